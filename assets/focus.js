@@ -1,0 +1,252 @@
+// Below the lanes: a closer look at one step of one lane, at its loop, and at all lanes along time.
+
+class Focus {
+  constructor(app, root) {
+    this.app = app;
+    this.root = root;
+    this.tab = memory.read(sessionStorage, "tab", "pipeline");
+    this.plots = {};
+    this.panels = { pipeline: this.pipeline(), loop: this.loop(), latency: this.figures("latency", "parts"), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
+    this.tabs = el("div.tabs", { role: "tablist" });
+    this.buttons = Object.keys(this.panels).map((name, index) => {
+      const button = el("button.tab", { type: "button", role: "tab", id: `playground-tab-${name}`, "data-t": `tab_${name}`, "aria-controls": `playground-panel-${name}`, onclick: () => this.show(name) });
+      button.addEventListener("keydown", (event) => {
+        const count = this.buttons.length;
+        const to = { ArrowRight: (index + 1) % count, ArrowLeft: (index - 1 + count) % count, Home: 0, End: count - 1 }[event.key];
+        if (to === undefined) return;
+        event.preventDefault();
+        this.buttons[to].focus();
+        this.buttons[to].click();
+      });
+      return button;
+    });
+    this.tabs.append(...this.buttons);
+    this.nothing = el("p.focus-empty", { "data-t": "focus_empty" });
+    root.append(this.tabs, this.nothing);
+    for (const [name, panel] of Object.entries(this.panels)) {
+      Object.assign(panel, { id: `playground-panel-${name}` });
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", `playground-tab-${name}`);
+      root.append(panel);
+    }
+    if (!(this.tab in this.panels)) this.tab = "pipeline";
+    setInterval(() => this.light(), 80);
+  }
+
+  show(name) {
+    this.tab = name;
+    memory.write(sessionStorage, "tab", name);
+    this.draw();
+    if (name === "record") this.loadRecord();
+  }
+
+  /** Bring what is in view in line with the run and the selection. */
+  draw() {
+    const { app } = this;
+    const started = Boolean(app.run?.lanes.some((lane) => lane.tokens.length));
+    this.nothing.hidden = started;
+    this.tabs.hidden = !started;
+    for (const button of this.buttons) {
+      const selected = button.id === `playground-tab-${this.tab}`;
+      button.setAttribute("aria-selected", String(selected));
+      button.tabIndex = selected ? 0 : -1;
+    }
+    for (const [name, panel] of Object.entries(this.panels)) panel.hidden = !started || name !== this.tab;
+    if (!started) return;
+    if (this.tab === "pipeline") this.drawPipeline();
+    if (this.tab === "loop") this.drawLoop();
+    if (this.tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
+    for (const plot of this.plots[this.tab] ?? []) plot.want();
+  }
+
+  figures(...names) {
+    const key = names[0];
+    this.plots[key] = names.map((name) => new Plot(this.app, name));
+    return el("section.panel", {}, this.plots[key].map((plot, index) => [index ? el("h3.plot-title", { "data-t": `tab_${names[index]}` }) : null, plot.root]).flat().filter(Boolean));
+  }
+
+  // --- pipeline ----------------------------------------------------------------------------
+
+  pipeline() {
+    const { app } = this;
+    this.plots.pipeline = [new Plot(app, "pipeline")];
+    this.where = el("span.where");
+    this.back = el("button.quiet", { type: "button", "data-t-label": "previous_token", onclick: () => app.walk(-1) }, icon("left"));
+    this.on = el("button.quiet", { type: "button", "data-t-label": "next_token", onclick: () => app.walk(1) }, icon("right"));
+    this.newest = el("button.secondary.small", { type: "button", "data-t": "newest", onclick: () => app.select(app.selection.uid, null) });
+    this.sentence = el("p.sentence");
+    this.lookBox = el("input", { type: "text", maxlength: "100", spellcheck: "false", autocomplete: "off", "data-t-placeholder": "look_up_placeholder", "data-t-label": "look_up" });
+    this.found = el("p.look-up-found", { "aria-live": "polite" });
+    const form = el("form.look-up", { onsubmit: (event) => this.lookUp(event) },
+      el("span.field-label", { "data-t": "look_up" }), this.lookBox, el("button.secondary", { type: "submit", "data-t": "look_up_button" }), this.found);
+    return el("section.panel", {}, el("div.panel-head", {}, el("div.walker", {}, this.back, this.where, this.on, this.newest)), this.sentence, this.plots.pipeline[0].root, form);
+  }
+
+  drawPipeline() {
+    const { app } = this;
+    const { lane, position, uid } = app.focused();
+    const log = app.run.lanes[lane];
+    const token = log?.tokens[position];
+    const about = app.run.about?.lanes[lane];
+    this.root.style.setProperty("--lane", app.colourOf(uid));
+    this.newest.setAttribute("aria-pressed", String(app.selection.position === null));
+    this.back.disabled = !token || position === 0;
+    this.on.disabled = !token || position >= log.tokens.length - 1;
+    this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
+    if (!token) return this.sentence.replaceChildren();
+    const raw = probability(token.rlp === null ? null : Math.exp(token.rlp));
+    const final = probability(token.lp === null ? null : Math.exp(token.lp));
+    const name = app.laneName(uid, about);
+    const key = token.u === null ? "sentence_greedy" : "sentence_drawn";
+    const values = { raw, final, u: token.u?.toFixed(3), low: token.iv?.[0].toFixed(3), high: token.iv?.[1].toFixed(3) };
+    const [before, after] = fill(TEXTS[key][language], { ...values, token: "\u0000" }).split("\u0000");
+    this.sentence.replaceChildren(el("b", {}, name), ` ${before}`, el("code.token-name", {}, token.n), after);
+  }
+
+  async lookUp(event) {
+    event.preventDefault();
+    const { app } = this;
+    const { lane, position } = app.focused();
+    const text = this.lookBox.value;
+    if (!text || !app.run) return;
+    const found = await app.call("lookup", app.run.id, lane, position, text);
+    this.found.classList.toggle("wrong", Boolean(found.error));
+    if (found.error) {
+      this.found.textContent = said(found.error.text);
+      return;
+    }
+    const stage = app.stage(found.removed_by);
+    const final = found.removed_by ? t("removed_by", { stage: said(stage?.label) || found.removed_by }) : t("look_up_final", { p: probability(found.final?.p), rank: (found.final?.rank ?? 0) + 1 });
+    this.found.textContent = t("look_up_result", { text: `“${found.text}”`, id: found.id, raw: probability(found.raw.p), rank: found.raw.rank + 1, final });
+  }
+
+  // --- the loop ----------------------------------------------------------------------------
+
+  loop() {
+    this.code = el("ol.loop");
+    this.loopHead = el("p.where");
+    this.loopFoot = el("dl.loop-foot");
+    this.slow = el("p.muted.slow");
+    return el("section.panel", {}, this.loopHead, el("p.muted", { "data-t": "loop_help" }), this.code, this.loopFoot, this.slow);
+  }
+
+  drawLoop() {
+    const { app } = this;
+    const { lane, uid } = app.focused();
+    const about = app.run.about?.lanes[lane];
+    const log = app.run.lanes[lane];
+    if (!about) return;
+    const key = `${app.run.id}.${lane}`;
+    if (this.loopKey !== key) {
+      this.loopKey = key;
+      this.lines = about.loop.map(([part, line]) => {
+        const cells = { part, ms: el("span.loop-ms"), bar: el("span.loop-bar"), share: el("span.loop-share") };
+        cells.node = el("li.loop-line", {}, el("code", {}, line), cells.ms, el("span.loop-track", { "aria-hidden": "true" }, cells.bar), cells.share);
+        return cells;
+      });
+      this.code.replaceChildren(...this.lines.map((line) => line.node));
+    }
+    this.root.style.setProperty("--lane", app.colourOf(uid));
+    this.loopHead.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, ` · ${said(app.declarations.strategies.find((one) => one.name === about.strategy)?.label)}`));
+    const { parts, step, recording } = log.medians();
+    this.shares = [];
+    if (step === null) return;
+    const total = PARTS.reduce((sum, part) => sum + parts[part], 0) || 1;
+    const seen = new Set(this.lines.map((line) => line.part));
+    for (const line of this.lines) {
+      const seconds = parts[line.part] ?? 0;
+      const share = seconds / total;
+      this.shares.push(share);
+      line.ms.textContent = line.part ? milliseconds(seconds) : "";
+      line.share.textContent = line.part ? `${(100 * share).toFixed(share >= 0.1 ? 0 : 1)} %` : "";
+      line.bar.style.setProperty("--p", String(share));
+    }
+    const other = PARTS.filter((part) => !seen.has(part)).reduce((sum, part) => sum + parts[part], 0);
+    const facts = [[t("loop_step"), milliseconds(step)], [t("loop_other"), milliseconds(other)], [t("loop_recording"), milliseconds(recording ?? 0)]];
+    this.loopFoot.replaceChildren(...facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))));
+    this.slow.textContent = app.run.state.phase === "running" && !calm() ? t("loop_slow", { ms: milliseconds(step), seconds: "2 s" }) : "";
+  }
+
+  /** Light the line that a step is at, slowed down so that every line can be seen: shares keep their order, not their flicker. */
+  light() {
+    if (this.tab !== "loop" || !this.lines?.length || this.panels.loop.hidden) return;
+    const running = this.app.run?.state.phase === "running" && !this.app.run.lanes[this.app.focused().lane]?.finished;
+    let lit = -1;
+    if (running && this.shares?.length) {
+      // Every line is lit for at least a tenth of the two seconds.
+      const weights = this.shares.map((share) => Math.max(share, 0.1));
+      const sum = weights.reduce((a, b) => a + b, 0);
+      let at = calm() ? -1 : ((performance.now() % 2000) / 2000) * sum;
+      lit = calm() ? weights.indexOf(Math.max(...weights)) : weights.findIndex((weight) => (at -= weight) < 0);
+    }
+    this.lines.forEach((line, index) => line.node.classList.toggle("lit", index === lit));
+  }
+
+  // --- record ------------------------------------------------------------------------------
+
+  record() {
+    this.recordBody = el("div.record");
+    this.copied = el("span.muted", { "aria-live": "polite" });
+    return el("section.panel", {}, el("div.panel-head", {},
+      el("button.secondary", { type: "button", "data-t": "copy", onclick: () => this.copy() }),
+      el("button.secondary", { type: "button", "data-t": "download", onclick: () => this.download() }), this.copied), this.recordBody);
+  }
+
+  async loadRecord() {
+    const { app } = this;
+    if (!app.run?.about) return;
+    const id = app.run.id;
+    const answer = await app.call("record", id);
+    if (app.run?.id !== id) return;
+    if (!app.run.live) this.recorded = id;
+    this.markdown = answer.markdown ?? "";
+    this.recordBody.replaceChildren(...(answer.error ? [el("p.error", {}, said(answer.error.text))] : markdownBlocks(this.markdown)));
+  }
+
+  async copy() {
+    try {
+      await navigator.clipboard.writeText(this.markdown);
+    } catch {
+      // Without the clipboard (plain http on a LAN) an old way still works.
+      const area = el("textarea", { value: this.markdown, style: "position:fixed;opacity:0" });
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    this.copied.textContent = t("copied");
+    setTimeout(() => { this.copied.textContent = ""; }, 2000);
+  }
+
+  async download() {
+    const answer = await this.app.call("trace", this.app.run.id);
+    if (answer.error) return this.app.complain(answer.error);
+    const address = URL.createObjectURL(new Blob([answer.json], { type: "application/json" }));
+    el("a", { href: address, download: `trace-${this.app.run.id.slice(0, 8)}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10000);
+  }
+}
+
+/** The record's Markdown as DOM: tables as tables, everything else as paragraphs of plain text. */
+function markdownBlocks(markdown) {
+  const blocks = [];
+  let rows = [];
+  const flush = () => {
+    if (rows.length) blocks.push(tableOf(rows));
+    rows = [];
+  };
+  for (const line of markdown.split("\n")) {
+    if (line.startsWith("|")) {
+      const cells = (line.match(/(?:\\.|[^\\|])+/g) ?? []).map((cell) => plain(cell.trim()));
+      if (!cells.every((cell) => /^:?-{2,}:?$/.test(cell))) rows.push(cells);
+    } else {
+      flush();
+      if (line.trim()) blocks.push(el("p", {}, plain(line.trim())));
+    }
+  }
+  flush();
+  return blocks;
+}
+
+/** A cell's text as it was before it was made safe for its table. */
+const plain = (cell) => cell.replace(/\\([\\|])|<br>/g, (all, sign) => sign ?? "\n");

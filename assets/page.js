@@ -1,0 +1,686 @@
+// The page: what is asked, the run, the selection, and how the parts hear of each other.
+
+class Page {
+  constructor(root, server) {
+    this.root = root;
+    this.server = server;
+    this.ref = Object.fromEntries([...root.querySelectorAll("[data-ref]")].map((node) => [node.dataset.ref, node]));
+    this.visitor = memory.read(localStorage, "visitor");
+    if (typeof this.visitor !== "string") {
+      this.visitor = crypto.getRandomValues(new Uint32Array(4)).join("-");
+      memory.write(localStorage, "visitor", this.visitor);
+    }
+    this.stats = { packets: 0, gaps: 0, draws: 0, tokens: {} };
+    this.colour = memory.read(localStorage, "colour", "probability");
+    if (!(this.colour in COLOUR_SCALES)) this.colour = "probability";
+    this.declarations = null;
+    this.models = null;
+    this.request = null;
+    this.run = null;
+    this.selection = { uid: null, position: null }; // position null: the newest
+    this.prepared = null;
+    this.effective = new Map(); // uid → {stages, notes, model}
+    this.lastGood = new Map(); // uid → the lane as it was last accepted
+    this.refused = new Map(); // uid → the error about its newest change
+    this.ranAs = new Map(); // uid → fingerprint of the lane at the start of the run
+    this.starting = false;
+    this.reachable = true;
+    this.tellPrepare = debounced(() => this.prepare(), 250);
+  }
+
+  /** Call a server function; a server that doesn't answer gives an error like any other. */
+  async call(name, ...values) {
+    try {
+      const answer = await this.server[name](values);
+      this.reachable = true;
+      return answer ?? {};
+    } catch (error) {
+      console.error(error);
+      this.reachable = false;
+      return { error: { code: "lost", text: TEXTS.lost, values: {} } };
+    }
+  }
+
+  async open() {
+    this.applyTheme();
+    this.popover = new Popover(this.ref.layer);
+    this.wire();
+    this.speak();
+    this.root.hidden = false;
+    while (this.declarations === null) {
+      const answer = await this.call("declarations");
+      if (answer.error) {
+        this.say(said(answer.error.text));
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+      } else this.declarations = answer;
+    }
+    this.setRequest(memory.read(localStorage, "request") ?? this.declarations.classic);
+    this.editor = new Editor(this, this.ref.layer);
+    this.lanes = new Lanes(this, this.ref.lanes);
+    this.focus = new Focus(this, this.ref.focus);
+    translate(this.ref.focus);
+    this.bus = new Bus((packet) => this.heard(packet));
+    this.resume();
+    this.draw();
+    this.prepare();
+    this.watchModels();
+  }
+
+  // --- what is asked -----------------------------------------------------------------------
+
+  /** Take over a request from anywhere; lanes get what they lack, and an id of the page's own. */
+  setRequest(raw) {
+    const whole = (lane) => ({ name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: 80, stop: [], ...clone(lane), uid: lane.uid ?? newUid() });
+    this.request = {
+      prompt: { text: "", chat: null, system: null, ...raw.prompt },
+      lanes: (raw.lanes ?? []).slice(0, this.declarations.limits.lanes).map(whole),
+      seed: raw.seed ?? 0, model: raw.model ?? null, share_prompt: raw.share_prompt ?? true, align: raw.align ?? false,
+    };
+    const strategies = this.declarations.strategies.map((one) => one.name);
+    for (const lane of this.request.lanes) if (!strategies.includes(lane.strategy)) lane.strategy = strategies[0];
+    this.lastGood = new Map();
+    this.selection = { uid: this.request.lanes[0]?.uid ?? null, position: null };
+    this.ref.prompt.value = this.request.prompt.text;
+    this.fitPrompt();
+  }
+
+  /** The request as the server reads it. */
+  asked() {
+    return { ...this.request, lanes: this.request.lanes.map(({ uid, ...lane }) => lane) };
+  }
+
+  reset() {
+    this.editor.close();
+    this.setRequest(this.declarations.classic);
+    this.changed();
+  }
+
+  changed() {
+    memory.write(localStorage, "request", this.request);
+    this.draw();
+    this.editor.draw();
+    this.tellPrepare();
+  }
+
+  edit(uid, change) {
+    const lane = this.request.lanes.find((one) => one.uid === uid);
+    if (!lane) return;
+    change(lane);
+    this.refused.delete(uid);
+    this.changed();
+  }
+
+  editRequest(change) {
+    change(this.request);
+    this.changed();
+  }
+
+  chooseModel(id) {
+    this.editRequest((request) => { request.model = id === this.models?.default ? null : id; });
+  }
+
+  async setDevice(device, dtype) {
+    const answer = await this.call("set_device", device, dtype);
+    if (answer.error) this.complain(answer.error);
+    else this.models = answer;
+    this.editor.draw();
+    this.watchModels();
+  }
+
+  /** A strategy keeps the knobs that are stages' and loses those of the strategy before. */
+  setStrategy(lane, name) {
+    const known = new Set(this.declarations.stages.flatMap((stage) => Object.keys(stage.knobs)));
+    lane.strategy = name;
+    lane.knobs = Object.fromEntries(Object.entries(lane.knobs).filter(([knob]) => known.has(knob)));
+  }
+
+  /** Off, whoever switched it on: what was asked for is dropped, what was inherited is told to be off. */
+  switchOff(lane, stage) {
+    for (const [name, knob] of Object.entries(this.stage(stage.stage)?.knobs ?? {})) {
+      if (stage.origin === "asked") delete lane.knobs[name];
+      if ((stage.origin !== "asked" || lane.defaults === "inherit") && knob.off !== null) lane.knobs[name] = knob.off;
+    }
+  }
+
+  stage(name) {
+    return this.declarations.stages.find((one) => one.name === name) ?? null;
+  }
+
+  knobNamed(name) {
+    return [...this.declarations.stages, ...this.declarations.strategies].some((one) => name in one.knobs);
+  }
+
+  orderOf(lane) {
+    return typeof lane.order === "string" ? [...this.declarations.orders[lane.order]] : [...lane.order];
+  }
+
+  add() {
+    this.insert({ strategy: "sample", name: t("lane", { number: this.request.lanes.length + 1 }), knobs: { temperature: 1 } }, this.request.lanes.length);
+  }
+
+  duplicate(uid) {
+    const at = this.request.lanes.findIndex((lane) => lane.uid === uid);
+    const { uid: _, ...lane } = this.request.lanes[at];
+    this.insert(clone(lane), at + 1);
+  }
+
+  insert(lane, at) {
+    const whole = { name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: this.request.lanes[0]?.max_new_tokens ?? 80, stop: [], ...lane, uid: newUid() };
+    this.request.lanes.splice(at, 0, whole);
+    this.lanes.shown = whole.uid;
+    this.changed();
+    this.lanes.card(whole.uid)?.name.focus();
+  }
+
+  remove(uid) {
+    this.request.lanes = this.request.lanes.filter((lane) => lane.uid !== uid);
+    if (this.selection.uid === uid) this.selection = { uid: this.request.lanes[0].uid, position: null };
+    this.changed();
+  }
+
+  move(uid, by) {
+    const lanes = this.request.lanes;
+    const at = lanes.findIndex((lane) => lane.uid === uid);
+    [lanes[at], lanes[at + by]] = [lanes[at + by], lanes[at]];
+    this.changed();
+  }
+
+  applyPreset(uid, preset) {
+    this.edit(uid, (lane) => Object.assign(lane, { name: "", knobs: {}, order: "transformers", defaults: "off", stop: [] }, clone(preset.lane), { uid }));
+  }
+
+  /** What of a lane decides its output: if it differs from what ran, the card says so. */
+  fingerprint(uid) {
+    const lane = this.request.lanes.find((one) => one.uid === uid);
+    if (!lane) return null;
+    const { uid: _, name, ...rest } = lane;
+    return JSON.stringify(rest);
+  }
+
+  /** Ask what the request would run as; a lane whose newest value is refused goes back to its last good state. */
+  async prepare() {
+    const request = this.asked();
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    const stamp = (this.stamp = (this.stamp ?? 0) + 1);
+    const answer = await this.call("prepare", request);
+    if (stamp !== this.stamp) return;
+    this.promptError = null;
+    let reverted = false;
+    const refuse = (uid, error) => {
+      const good = this.lastGood.get(uid);
+      this.refused.set(uid, error);
+      const at = this.request.lanes.findIndex((lane) => lane.uid === uid);
+      if (good && at >= 0) {
+        this.request.lanes[at] = clone(good);
+        reverted = true;
+      }
+    };
+    if (answer.error) {
+      const uid = uids[answer.error.values?.lane];
+      if (uid) refuse(uid, answer.error);
+      else this.promptError = answer.error;
+    } else {
+      this.prepared = answer;
+      answer.lanes.forEach((lane, index) => {
+        const uid = uids[index];
+        if (lane.error) return refuse(uid, lane.error);
+        this.effective.set(uid, lane);
+        const now = this.request.lanes.find((one) => one.uid === uid);
+        if (now) this.lastGood.set(uid, clone(now));
+      });
+    }
+    if (reverted) {
+      memory.write(localStorage, "request", this.request);
+      this.tellPrepare();
+    }
+    this.draw();
+    this.editor.draw();
+  }
+
+  // --- the model ---------------------------------------------------------------------------
+
+  async watchModels() {
+    if (this.watching) return;
+    this.watching = true;
+    let ready = null;
+    do {
+      const answer = await this.call("models");
+      if (!answer.error || answer.state) {
+        ready = answer.state === "ready";
+        const before = this.models?.state;
+        this.models = answer;
+        if (ready && before !== "ready") this.prepare();
+        this.drawStatus();
+        this.drawModel();
+      } else this.drawStatus();
+      if (!ready) await new Promise((resolve) => setTimeout(resolve, this.models?.state === "failed" ? 3000 : 700));
+    } while (!ready);
+    this.watching = false;
+  }
+
+  get ready() {
+    return this.models?.state === "ready";
+  }
+
+  // --- the run -----------------------------------------------------------------------------
+
+  get live() {
+    return Boolean(this.run?.live);
+  }
+
+  async start() {
+    if (this.live || this.starting || !this.ready || this.promptError) return;
+    this.starting = true;
+    this.drawStatus();
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    const ranAs = uids.map((uid) => [uid, this.fingerprint(uid)]);
+    const answer = await this.call("start", this.asked(), this.visitor);
+    this.starting = false;
+    if (answer.error) {
+      this.complain(answer.error);
+      return;
+    }
+    this.problem = null;
+    this.ranAs = new Map(ranAs);
+    this.begin(answer.run, uids);
+    this.run.state.seconds = answer.seconds;
+    this.run.state.place = answer.place;
+    memory.write(sessionStorage, "run", { id: answer.run, uids, ranAs });
+    this.draw();
+  }
+
+  /** Follow a run from its beginning. */
+  begin(id, uids) {
+    this.run = new Run(id, uids);
+    this.stats.tokens = {};
+    for (const card of this.lanes.cards.values()) card.strip.clear();
+    this.selection.position = null;
+    this.bus.follow(id, 0);
+  }
+
+  /** After a reload: the run that this tab was looking at, or the one that the address names. */
+  resume() {
+    const named = new URLSearchParams(location.search).get("run");
+    const kept = memory.read(sessionStorage, "run");
+    if (kept && Array.isArray(kept.uids) && (!named || named === kept.id)) {
+      this.ranAs = new Map(kept.ranAs ?? []);
+      this.begin(kept.id, kept.uids);
+    } else if (named) {
+      this.foreign = true;
+      this.begin(named, this.request.lanes.map((lane) => lane.uid));
+    }
+  }
+
+  /** Somebody else's run brings its own request. */
+  adopt(about) {
+    this.foreign = false;
+    if (!about.request) return;
+    this.setRequest(about.request);
+    this.run.uids = this.request.lanes.map((lane) => lane.uid);
+    while (this.run.lanes.length < this.run.uids.length) this.run.lanes.push(new LaneLog());
+    this.run.lanes.length = this.run.uids.length;
+    this.ranAs = new Map(this.run.uids.map((uid) => [uid, this.fingerprint(uid)]));
+    this.lanes.draw();
+    this.tellPrepare();
+  }
+
+  heard(packet) {
+    const { run } = this;
+    if (!run || packet.run !== run.id) return;
+    const before = run.state.phase;
+    if (packet.state.error?.code === "run_unknown") {
+      memory.write(sessionStorage, "run", null);
+      this.run = null;
+      this.draw();
+      return;
+    }
+    if (packet.about && this.foreign) this.adopt(packet.about);
+    run.apply(packet);
+    Object.assign(this.stats, { packets: this.bus.stats.packets, gaps: this.bus.stats.gaps });
+    run.lanes.forEach((lane, index) => { this.stats.tokens[index] = lane.tokens.length; });
+    const { phase } = run.state;
+    if (phase !== before) {
+      if (phase === "running" && before !== "paused") this.announce(t("said_started"));
+      if (phase === "done") this.announce(t("said_finished"));
+      if (phase === "failed") this.announce(`${t("status_failed")} ${said(run.state.error?.text)}`);
+      if (!run.live) {
+        this.tellPrepare(); // the expected seconds are known better now
+        this.watchModels();
+      }
+    }
+    this.redraw();
+  }
+
+  /** At most one drawing per frame; twice a second for those who asked for less motion. */
+  redraw() {
+    if (this.pending) return;
+    this.pending = true;
+    const work = () => {
+      this.pending = false;
+      for (const card of this.lanes.cards.values()) card.drawRun();
+      this.drawSelection();
+      this.drawStatus();
+      this.focus.draw();
+    };
+    if (calm() && this.live) setTimeout(work, 500);
+    else if (document.hidden) setTimeout(work, 250);
+    else requestAnimationFrame(work);
+  }
+
+  async control(action) {
+    if (!this.run) return;
+    const answer = await this.call("control", this.run.id, action, this.visitor);
+    if (answer.error) this.complain(answer.error);
+  }
+
+  // --- the selection -----------------------------------------------------------------------
+
+  /** The step in focus: lane and position in the run. */
+  focused() {
+    const { run } = this;
+    let lane = run.uids.indexOf(this.selection.uid);
+    if (lane < 0) lane = 0;
+    const count = run.lanes[lane].tokens.length;
+    const asked = this.selection.position;
+    return { lane, uid: run.uids[lane], position: count ? (asked === null ? count - 1 : Math.min(asked, count - 1)) : null };
+  }
+
+  selectLane(uid) {
+    if (this.selection.uid === uid) return;
+    this.select(uid, null);
+  }
+
+  /** A token, by lane and position; null follows the newest. */
+  select(uid, position, focus = false) {
+    this.selection = { uid, position };
+    if (this.lanes.shown !== uid && isNarrow()) {
+      this.lanes.shown = uid;
+      this.lanes.drawTabs();
+    }
+    this.drawSelection(focus);
+    if (this.run) this.focus.draw();
+  }
+
+  selectBeside(uid, position, by) {
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    const next = uids[(uids.indexOf(uid) + by + uids.length) % uids.length];
+    const count = this.run?.lane(next)?.tokens.length ?? 0;
+    if (count) this.select(next, Math.min(position, count - 1), true);
+  }
+
+  walk(by) {
+    const { uid, lane, position } = this.focused();
+    if (position === null) return;
+    this.select(uid, Math.max(0, Math.min(this.run.lanes[lane].tokens.length - 1, position + by)));
+    this.lanes.card(uid)?.strip.reveal(this.lanes.card(uid).strip.nodes[this.selection.position]);
+  }
+
+  drawSelection(focus = false) {
+    const now = this.run ? this.focused() : null;
+    for (const [uid, card] of this.lanes.cards) {
+      const mine = now ? uid === now.uid : uid === this.selection.uid;
+      card.root.classList.toggle("current", mine);
+      const position = mine && this.selection.position !== null && now ? now.position : null;
+      if (card.strip.selected !== position || focus) card.strip.select(position, focus && mine);
+    }
+  }
+
+  // --- drawing -----------------------------------------------------------------------------
+
+  theme() {
+    const kept = memory.read(localStorage, "theme");
+    if (kept === "light" || kept === "dark") return kept;
+    return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  }
+
+  applyTheme() {
+    const theme = this.theme();
+    document.documentElement.dataset.theme = theme;
+    document.body.classList.toggle("dark", theme === "dark");
+    this.ref.theme.replaceChildren(icon(theme === "dark" ? "sun" : "moon"));
+    const label = t(theme === "dark" ? "theme_light" : "theme_dark");
+    this.ref.theme.setAttribute("aria-label", label);
+    this.ref.theme.title = label;
+  }
+
+  palette() {
+    return this.declarations.palette[this.theme()];
+  }
+
+  colourOf(uid) {
+    const index = this.request.lanes.findIndex((lane) => lane.uid === uid);
+    return this.palette()[Math.max(0, index)];
+  }
+
+  laneName(uid, about = null) {
+    const index = this.request.lanes.findIndex((lane) => lane.uid === uid);
+    return this.request.lanes[index]?.name || about?.name || t("lane", { number: index + 1 });
+  }
+
+  /** All texts in the language now. */
+  speak() {
+    document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+    document.title = t("title");
+    translate(this.root);
+    for (const button of this.root.querySelectorAll("[data-language]")) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+    this.applyTheme();
+    this.ref.settings.replaceChildren(icon("gear"), t("settings"));
+    this.ref.add.replaceChildren(icon("plus"), t("add_lane"));
+    for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
+  }
+
+  draw() {
+    if (!this.lanes) return;
+    this.drawPrompt();
+    this.drawColouring();
+    this.lanes.draw();
+    this.ref.add.disabled = this.request.lanes.length >= this.declarations.limits.lanes;
+    this.drawSelection();
+    this.drawStatus();
+    this.drawModel();
+    this.focus.draw();
+  }
+
+  drawPrompt() {
+    const { request, prepared } = this;
+    const chat = request.prompt.chat ?? prepared?.chat ?? true;
+    this.ref.chat.setAttribute("aria-label", t("chat_help"));
+    this.ref.chat.title = t("chat_help");
+    this.ref.chat.replaceChildren(...[[true, "chat"], [false, "raw"]].map(([value, key]) =>
+      el("button", { type: "button", "aria-pressed": String(chat === value), onclick: () => this.editRequest((one) => { one.prompt.chat = value; }) }, t(key))));
+    const tokens = prepared?.tokens ?? [];
+    const count = prepared?.prompt_tokens ?? tokens.length;
+    this.ref.rendered.hidden = !tokens.length;
+    this.ref.count.textContent = t("prompt_tokens", { count });
+    this.ref.tokens.replaceChildren(...tokens.map(([id, text, special]) => el("span", { class: special ? "token special" : "token", title: `#${id}` }, text)));
+    const note = this.promptError ?? prepared?.notes?.[0] ?? null;
+    this.ref.note.hidden = !note;
+    this.ref.note.classList.toggle("wrong", Boolean(this.promptError));
+    if (note) {
+      const offer = note.offer && (this.models?.entries ?? []).find((entry) => entry.id === note.offer);
+      this.ref.note.replaceChildren(said(note.text ?? note), offer ? el("button.link", { type: "button", onclick: () => this.chooseModel(offer.id) }, t("model_offer", { name: offer.name })) : "");
+    }
+  }
+
+  drawColouring() {
+    const scale = COLOUR_SCALES[this.colour];
+    const choices = Object.keys(COLOUR_SCALES).map((name) => el("button", { type: "button", "aria-pressed": String(name === this.colour), title: t(`colour_help_${name}`), onclick: () => {
+      this.colour = name;
+      memory.write(localStorage, "colour", name);
+      this.drawColouring();
+      for (const card of this.lanes.cards.values()) card.strip.recolour();
+    } }, t(`colour_${name}`)));
+    this.ref.colouring.replaceChildren(
+      el("span.colouring-label", {}, t("colour_by")), el("div.segmented", { role: "group", "aria-label": t("colour_by") }, choices),
+      el("ul.legend", { title: t(`colour_help_${this.colour}`) }, scale.edges.map((edge, level) => el("li", {}, el("span.token", { "data-level": level }, edge)))));
+  }
+
+  drawModel() {
+    const { models, ref } = this;
+    if (!models) return;
+    const id = this.request.model ?? models.default;
+    const entry = models.entries.find((one) => one.id === id);
+    const parts = [entry ? said(entry.languages) : null, models.device?.toUpperCase(), models.dtype].filter(Boolean);
+    ref.model.replaceChildren(el("b", {}, entry?.name ?? id), el("span.muted", {}, ` ${parts.join(" · ")}`));
+    ref.model.setAttribute("aria-label", `${t("model")}: ${entry?.name ?? id}, ${parts.join(", ")}`);
+  }
+
+  drawStatus() {
+    const { ref, run, models } = this;
+    const { live } = this;
+    const phase = run?.state.phase;
+    const can = this.declarations?.pause && !this.declarations.publicPauseOff;
+    ref.run.hidden = live;
+    ref.run.disabled = !this.ready || this.starting || Boolean(this.promptError);
+    const seconds = this.prepared?.seconds;
+    ref.run.replaceChildren(icon("play"), el("span", {}, t(run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
+    ref.run.title = t("run_key");
+    ref.stop.hidden = !live;
+    ref.pause.hidden = !live || !can || !["running", "paused"].includes(phase);
+    const pauseKey = phase === "paused" ? "resume" : "pause";
+    if (ref.pause.dataset.key !== pauseKey + language) {
+      ref.pause.dataset.key = pauseKey + language;
+      ref.pause.replaceChildren(icon(phase === "paused" ? "play" : "pause"), t(pauseKey));
+    }
+    ref.step.hidden = !live || !can || phase !== "paused";
+    ref.bar.dataset.phase = phase ?? "idle";
+
+    let text = "";
+    let progress = null; // 0..1, or -1 for "don't know how far"
+    let wrong = false;
+    if (!this.reachable) [text, wrong] = [t("lost"), true];
+    else if (this.problem) [text, wrong] = [said(this.problem.text), true];
+    else if (this.starting) text = t("status_starting");
+    else if (live) [text, progress] = this.runStatus();
+    else if (phase === "failed") [text, wrong] = [said(run.state.error?.text) || t("status_failed"), true];
+    else if (models && models.state !== "ready") {
+      text = models.error ? said(models.error.text) : said(models.text) || t(`state_${models.state}`);
+      wrong = models.state === "failed";
+      progress = wrong ? null : models.progress ?? -1;
+    } else if (phase === "done") {
+      const stopped = run.lanes.some((lane) => lane.finished?.reason === "cancelled");
+      text = said(run.state.text) || t(stopped ? "status_stopped" : "status_done");
+      const ttft = run.race?.ttft;
+      if (ttft?.value !== null && ttft?.value !== undefined) text += ` ${said(ttft.label)} ${quantity(ttft.value, ttft.unit).join(" ")}.`;
+      if (run.about && !run.about.warm) text += ` ${t("status_cold")}`;
+    }
+    ref.statusText.textContent = text;
+    ref.status.classList.toggle("wrong", wrong);
+    ref.progress.hidden = progress === null;
+    ref.progress.classList.toggle("unknown", progress === -1);
+    if (progress !== null && progress >= 0) ref.progress.firstElementChild.style.transform = `scaleX(${progress})`;
+  }
+
+  /** What a live run is doing, in words, and how far it is. */
+  runStatus() {
+    const { run } = this;
+    const { phase, place, seconds, text, progress } = run.state;
+    const said_ = said(text);
+    if (phase === "queued") {
+      if (place) return [seconds ? t("status_queued_seconds", { place, time: duration(seconds) }) : t("status_queued", { place }), -1];
+      return [t("status_next"), -1];
+    }
+    if (phase === "loading") return [said_ || t("status_loading"), progress ?? -1];
+    if (phase === "paused") return [said_ || t("status_paused"), null];
+    const prompt = run.sharedPrompt ?? run.lanes.find((lane) => lane.prompt)?.prompt;
+    const total = this.request.lanes.reduce((sum, lane) => sum + lane.max_new_tokens, 0);
+    const done = run.lanes.reduce((sum, lane, index) => sum + (lane.finished ? this.request.lanes[index]?.max_new_tokens ?? lane.tokens.length : lane.tokens.length), 0);
+    if (!done && prompt && prompt.tokens < prompt.total) return [t("status_prompt", { tokens: prompt.tokens, total: prompt.total }), prompt.tokens / prompt.total];
+    const viewers = run.state.viewers > 1 ? ` ${t("viewers", { count: run.state.viewers })}.` : "";
+    return [t("status_running", { machine: run.about?.machine ?? "…" }) + (run.about && !run.about.warm ? ` ${t("status_cold")}` : "") + viewers, total ? Math.min(1, done / total) : -1];
+  }
+
+  /** Tell of a visitor's mistake, at the lane if it is a lane's. */
+  complain(error) {
+    const uid = this.request.lanes[error.values?.lane]?.uid;
+    if (uid) {
+      this.refused.set(uid, error);
+      this.draw();
+    } else this.problem = error;
+    this.drawStatus();
+    this.announce(said(error.text));
+    clearTimeout(this.forget);
+    this.forget = setTimeout(() => {
+      this.problem = null;
+      this.drawStatus();
+    }, 8000);
+  }
+
+  say(text) {
+    this.ref.statusText.textContent = text;
+  }
+
+  announce(text) {
+    this.ref.announce.textContent = text;
+  }
+
+  // --- what the visitor does ---------------------------------------------------------------
+
+  wire() {
+    const { ref } = this;
+    ref.prompt.addEventListener("input", () => {
+      this.request.prompt.text = ref.prompt.value;
+      memory.write(localStorage, "request", this.request);
+      this.fitPrompt();
+      this.tellPrepare();
+    });
+    ref.run.addEventListener("click", () => this.start());
+    ref.stop.addEventListener("click", () => this.control("stop"));
+    ref.pause.addEventListener("click", () => this.control(this.run?.state.phase === "paused" ? "resume" : "pause"));
+    ref.step.addEventListener("click", () => this.control("step"));
+    ref.add.addEventListener("click", () => this.add());
+    ref.settings.addEventListener("click", () => this.editor.openSettings(ref.settings));
+    ref.model.addEventListener("click", () => this.editor?.openSettings(ref.model));
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        this.start();
+      }
+    });
+    ref.theme.addEventListener("click", () => {
+      memory.write(localStorage, "theme", this.theme() === "dark" ? "light" : "dark");
+      this.applyTheme();
+      this.draw();
+      this.editor?.draw();
+    });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.applyTheme();
+      this.draw();
+    });
+    for (const button of this.root.querySelectorAll("[data-language]")) {
+      button.addEventListener("click", () => {
+        language = button.dataset.language;
+        memory.write(localStorage, "language", language);
+        this.popover.hide();
+        this.speak();
+        this.draw();
+        this.editor?.draw();
+      });
+    }
+    window.addEventListener("resize", debounced(() => {
+      this.fitPrompt();
+      if (this.run) this.focus.draw();
+    }, 150));
+  }
+
+  /** The prompt's box is as high as its text, up to a third of the screen. */
+  fitPrompt() {
+    const box = this.ref.prompt;
+    box.style.height = "auto";
+    box.style.height = `${Math.min(box.scrollHeight + 2, innerHeight / 3)}px`;
+  }
+}
+
+const newUid = () => Math.random().toString(36).slice(2, 10);
+
+const page = new Page(element.querySelector("#playground"), server);
+window.__playground = {
+  stats: page.stats,
+  get run() {
+    return page.run && { id: page.run.id, phase: page.run.state.phase, tokens: page.run.lanes.map((lane) => lane.tokens.map((token) => token.t)) };
+  },
+  get bus() {
+    return page.bus?.stats;
+  },
+};
+page.open();

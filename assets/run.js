@@ -1,0 +1,75 @@
+// A run as the page has heard it so far. Packets carry deltas only; this is where they add up.
+
+const PARTS = ["forward", "processors", "warpers", "select", "cache", "other"];
+
+class LaneLog {
+  constructor() {
+    this.tokens = [];
+    this.steps = [];
+    this.prompt = null;
+    this.finished = null;
+    this.numbers = {};
+  }
+
+  /** How many bytes of the output may be shown: the rest may be the start of a stop string. */
+  get shown() {
+    if (this.finished || !this.tokens.length) return Infinity;
+    return this.tokens[this.tokens.length - 1].sh ?? Infinity;
+  }
+
+  /** Medians of the parts of a step over the lane so far, and of the whole step, in seconds. */
+  medians() {
+    const recent = this.steps.slice(-400);
+    const parts = Object.fromEntries(PARTS.map((part, index) => [part, median(recent.map((step) => step.parts[index])) ?? 0]));
+    return { parts, step: median(recent.map((step) => step.s)), recording: median(recent.map((step) => step.rec)) };
+  }
+}
+
+class Run {
+  constructor(id, uids) {
+    this.id = id;
+    this.uids = uids; // which lane of the page each lane of the run is
+    this.state = { phase: "queued", place: null, seconds: null, text: null, progress: null, error: null, viewers: 1 };
+    this.about = null;
+    this.race = {};
+    this.sharedPrompt = null;
+    this.lanes = uids.map(() => new LaneLog());
+  }
+
+  get live() {
+    return !["done", "failed"].includes(this.state.phase);
+  }
+
+  lane(uid) {
+    return this.lanes[this.uids.indexOf(uid)] ?? null;
+  }
+
+  /** Take a packet in; returns for every lane that changed the number of tokens it had before. */
+  apply(packet) {
+    const before = new Map();
+    this.state = packet.state;
+    if (packet.about) this.about = packet.about;
+    for (const [index, kind, payload] of packet.events) {
+      if (index === null) {
+        if (kind === "prompt") this.sharedPrompt = payload;
+        continue;
+      }
+      const lane = this.lanes[index];
+      if (!lane) continue;
+      if (!before.has(index)) before.set(index, lane.tokens.length);
+      // Positions and step numbers make a repeated event harmless.
+      if (kind === "token" && payload.p === lane.tokens.length) lane.tokens.push(payload);
+      else if (kind === "step" && !(lane.steps.length && payload.n <= lane.steps[lane.steps.length - 1].n)) lane.steps.push(payload);
+      else if (kind === "prompt") lane.prompt = payload;
+      else if (kind === "finished") lane.finished = payload;
+    }
+    for (const [key, numbers] of Object.entries(packet.numbers ?? {})) {
+      if (key === "race") this.race = numbers;
+      else if (this.lanes[key]) {
+        this.lanes[key].numbers = numbers;
+        if (!before.has(Number(key))) before.set(Number(key), this.lanes[key].tokens.length);
+      }
+    }
+    return before;
+  }
+}

@@ -1,0 +1,1 @@
+"""Who runs a request: every backend yields the same events."""

@@ -1,0 +1,361 @@
+"""A transformers model as a LanguageModel, and a request as a race of such models on this machine."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+import transformers
+from torch import Tensor
+
+import playground
+from playground.backends.catalog import LoadedModel, Rendered, render
+from playground.engine.clock import Clock
+from playground.engine.dice import Dice
+from playground.engine.knobs import knobs_of
+from playground.engine.race import Race, Runner
+from playground.engine.record import distribution_numbers
+from playground.engine.stages import Context
+from playground.engine.stop import ContextLimit, EndOfSequence, MaxNewTokens, StopRule, StopStrings
+from playground.engine.task import PROMPT_CHUNK, Row, Task
+from playground.errors import BadValue, PlaygroundError, Text
+from playground.request import Lane, Request, effective_stages
+from playground.trace import About, LaneAbout, LaneEvent, ModelAbout, StageAbout, TokenChosen, TokenName, TokensNamed
+
+
+#: What transformers' decoder-only models call the norm before the head, and the list of their layers.
+FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+LAYER_LISTS = ("layers", "h", "blocks")
+
+
+class TransformersModel:
+    """One lane's view of a loaded transformers model: shared weights, its own KV cache."""
+
+    def __init__(self, weights: Any, cache: Any = None) -> None:
+        self.weights = weights
+        self.config = weights.config.get_text_config(decoder=True)
+        self.device = weights.get_input_embeddings().weight.device
+        self.vocabulary_size = int(weights.get_output_embeddings().weight.shape[0])
+        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.cache = cache if cache is not None else transformers.DynamicCache(config=weights.config)
+
+    @property
+    def length(self) -> int:
+        return int(self.cache.get_seq_length())
+
+    @property
+    def rows(self) -> int:
+        keys = self.cache.layers[0].keys if self.cache.layers else None
+        return 1 if keys is None or keys.dim() < 4 else int(keys.shape[0])
+
+    @property
+    def cache_bytes(self) -> int:
+        tensors = (tensor for layer in self.cache.layers for tensor in (layer.keys, layer.values))
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
+        output = self.weights(tokens, cache=self.cache, use_cache=True, logits_to_keep=keep, output_hidden_states=bool(hidden))
+        logits = output.logits.float()  # [B, keep, V]
+        if hidden:
+            return logits, {layer: output.hidden_states[layer] for layer in hidden}
+        return logits
+
+    def head(self, hidden: Tensor) -> Tensor:
+        base = self.weights.base_model
+        norm = next(getattr(base, name) for name in FINAL_NORMS if hasattr(base, name))
+        return self.weights.get_output_embeddings()(norm(hidden)).float()
+
+    def truncate(self, length: int) -> None:
+        surplus = self.length - length
+        if not 0 <= surplus <= self.length:
+            raise ValueError(f"can't truncate a cache of {self.length} tokens to {length}")
+        if surplus and not all(getattr(layer, "is_croppable", False) for layer in self.cache.layers):
+            raise PlaygroundError(
+                "cache_not_croppable",
+                Text("The KV cache of {model} can't be rolled back.", "{model} 的 KV 缓存无法回滚。"),
+                model=self.config.model_type,
+            )
+        if surplus:
+            self.cache.crop(-surplus)
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        index = torch.tensor(rows, dtype=torch.long, device=self.device)
+        for layer in self.cache.layers:
+            layer.batch_select_indices(index)
+
+    def fork(self) -> TransformersModel:
+        """Copies the layer objects, not their tensors: `DynamicCache` never writes into a tensor, it makes longer ones."""
+        cache = copy.copy(self.cache)
+        dynamic = all(isinstance(layer, transformers.cache_utils.DynamicLayer) for layer in self.cache.layers)
+        cache.layers = [copy.copy(layer) if dynamic else copy.deepcopy(layer) for layer in self.cache.layers]
+        return TransformersModel(self.weights, cache)
+
+    def early_exit(self, layer: int) -> TransformersModel:
+        """A shallow copy of the model with its first layers only; `config` is copied too, never edited."""
+        weights, base, cache = copy.copy(self.weights), copy.copy(self.weights.base_model), copy.copy(self.cache)
+        weights._modules, base._modules = dict(self.weights._modules), dict(self.weights.base_model._modules)
+        base.config = copy.copy(base.config)
+        base.config.num_hidden_layers = layer
+        name = next(name for name in LAYER_LISTS if name in base._modules)
+        base._modules[name] = base._modules[name][:layer]
+        weights._modules[self.weights.base_model_prefix] = base
+        cache.layers = self.cache.layers[:layer]  # the same layer objects: what grows or shrinks here does so there
+        return TransformersModel(weights, cache)
+
+
+@dataclass(frozen=True)
+class PreparedLane:
+    """A lane made ready for one model: what it asks of it, and how it will be told."""
+
+    lane: Lane
+    loaded: LoadedModel
+    rendered: Rendered
+    about: LaneAbout
+
+
+@dataclass
+class Comparison:
+    """A request made ready to run: iterate to run it, one list of events per step."""
+
+    about: About
+    race: Race
+    lanes: tuple[PreparedLane, ...]
+
+    def __iter__(self) -> Iterator[list[LaneEvent]]:
+        named: dict[str, set[int]] = {}
+        for prepared in self.lanes:
+            yield from self._name(prepared, prepared.rendered.ids, named)
+        for events in self.race:
+            for lane, event in events:
+                if lane is not None and isinstance(event, TokenChosen):
+                    ids = (event.token, *(event.view.ids if event.view else ()))
+                    yield from self._name(self.lanes[lane], ids, named)
+            yield events
+
+    @staticmethod
+    def _name(prepared: PreparedLane, ids: Sequence[int], named: dict[str, set[int]]) -> Iterator[list[LaneEvent]]:
+        key, vocabulary = prepared.loaded.key, prepared.loaded.vocabulary
+        fresh = dict.fromkeys(token for token in ids if token not in named.setdefault(key, set()))
+        if fresh:
+            named[key].update(fresh)
+            yield [(None, TokensNamed(key, tuple(token_name(vocabulary, token) for token in fresh)))]
+
+    def stop(self) -> None:
+        self.race.stop()
+
+    def one_round(self) -> int:
+        self.race.one_round()
+        return len(self.race.waiting())
+
+
+def token_name(vocabulary: Any, token: int) -> TokenName:
+    """How a trace names a token: its bytes, or for a special token its display name."""
+    special = vocabulary.is_special(token)
+    return TokenName(token, vocabulary.name(token).encode() if special else vocabulary.piece(token), special)
+
+
+def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedLane:
+    """What a lane will really do on a model: the prompt in tokens, the stages with their origin."""
+    rendered = render(loaded, request.prompt.text, request.prompt.chat, request.prompt.system)
+    stages = tuple(
+        StageAbout(
+            stage=entry.stage.name,
+            kind=entry.stage.kind,
+            knobs={name: getattr(entry.stage, name) for name in knobs_of(type(entry.stage))},
+            origin=entry.origin,  # type: ignore[arg-type]
+            idle=entry.idle,
+        )
+        for entry in effective_stages(lane, loaded.generation_config)
+    )
+    about = LaneAbout(
+        name=lane.name,
+        model=loaded.key,
+        strategy=lane.strategy.name,
+        knobs={name: getattr(lane.strategy, name) for name in knobs_of(type(lane.strategy))},
+        stages=stages,
+        max_new_tokens=lane.max_new_tokens,
+        stop=lane.stop,
+        eos=loaded.eos_ids,
+        prompt_ids=tuple(rendered.ids),
+        rendered=rendered.text,
+        notes=tuple(note.to_json() for note in lane.notes),
+    )
+    return PreparedLane(lane, loaded, rendered, about)
+
+
+def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> Task:
+    """Bind a lane's stages and stop rules to its model."""
+    lane, loaded, ids = prepared.lane, prepared.loaded, tuple(prepared.rendered.ids)
+    model = TransformersModel(loaded.model)
+    context = Context(
+        prompt=ids,
+        eos=loaded.eos_ids,
+        max_new_tokens=lane.max_new_tokens,
+        vocabulary=loaded.vocabulary,
+        device=model.device,
+    )
+    active = [entry.stage for entry in effective_stages(lane, loaded.generation_config) if not entry.idle]
+    rules: list[StopRule] = [EndOfSequence(frozenset(loaded.eos_ids))]
+    if lane.stop:
+        rules.append(StopStrings(tuple(text.encode() for text in lane.stop), loaded.vocabulary))
+    rules.append(MaxNewTokens(lane.max_new_tokens))
+    if model.context is not None:
+        rules.append(ContextLimit(model.context, len(ids)))
+    return Task(
+        model=model,
+        prompt=ids,
+        stages=tuple((stage.name, stage.kind, stage.bind(context)) for stage in active),
+        stop_rules=tuple(rules),
+        dice=Dice(request.seed),
+        clock=Clock(model.device),
+        record=record,
+    )
+
+
+def prepare(request: Request, load: Callable[[str | None], LoadedModel], record: bool = True, warm: bool = True) -> Comparison:
+    """Load what the lanes need, bind everything, and build the race; nothing runs yet.
+
+    `load` gives the loaded model of a catalog id (None: the default). Errors of a lane carry its
+    index in `values["lane"]`.
+    """
+    prepared, tasks = [], []
+    for index, lane in enumerate(request.lanes):
+        try:
+            prepared.append(prepare_lane(request, lane, load(lane.model or request.model)))
+            tasks.append(make_task(request, prepared[-1], record))
+        except PlaygroundError as error:
+            error.values = {**error.values, "lane": index}
+            raise
+    models = {entry.loaded.key: model_about(entry.loaded) for entry in prepared}
+    about = About(
+        request=request.to_json(),
+        models=tuple(models.values()),
+        lanes=tuple(entry.about for entry in prepared),
+        versions=versions(),
+        machine=machine(tasks[0].model.device),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        warm=warm,
+    )
+    runners = [Runner(index, task, lane.strategy) for index, (task, lane) in enumerate(zip(tasks, request.lanes, strict=True))]
+    race = Race(runners, share_prompt=request.share_prompt, align=request.align, memory=memory_in_use(tasks[0].model.device))
+    return Comparison(about, race, tuple(prepared))
+
+
+def model_about(loaded: LoadedModel) -> ModelAbout:
+    """What ran, with the KV cache's formula: keys and values of every layer and KV head."""
+    config = loaded.model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    layers = getattr(config, "num_hidden_layers", 0)
+    width = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads if heads else None)
+    item = torch.finfo(loaded.model.dtype).bits // 8
+    per_token = 2 * layers * heads * width * item if heads and width else None
+    formula = f"2 (K, V) × {layers} layers × {heads} KV heads × {width} × {item} bytes" if per_token else None
+    parameters = list(loaded.model.parameters())
+    return ModelAbout(
+        key=loaded.key,
+        name=loaded.entry.name,
+        revision=loaded.revision,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(loaded.device),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(parameter.nbytes for parameter in parameters),
+        layers=layers,
+        vocabulary=int(loaded.model.get_output_embeddings().weight.shape[0]),
+        context=getattr(config, "max_position_embeddings", None),
+        cache_bytes_per_token=per_token,
+        cache_formula=formula,
+    )
+
+
+def versions() -> dict[str, str]:
+    return {
+        "playground": playground.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def machine(device: torch.device) -> str:
+    """The device in words, as it stands beside every recorded time."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return f"{platform.machine()} GPU (MPS)"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} CPU cores ({platform.machine()})"
+
+
+def memory_in_use(device: torch.device) -> Callable[[], int | None]:
+    """Reads the memory in use: the device's allocator on CUDA, else the resident set of this process."""
+    if device.type == "cuda":
+        return lambda: torch.cuda.max_memory_allocated(device)
+    process = psutil.Process()
+    return lambda: process.memory_info().rss
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One token's place in a step's distribution, over the whole vocabulary."""
+
+    token: int
+    raw_probability: float
+    raw_rank: int
+    probability: float
+    rank: int
+    removed_by: str | None
+
+
+def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], logs: Sequence[float], text: str) -> Looked:
+    """Any token's probability and rank at the step after `output`: the model reads the prefix again.
+
+    `logs` are the recorded log-probabilities of the output tokens: stages with state need them.
+    """
+    vocabulary = prepared.loaded.vocabulary
+    token = _one_token(vocabulary, text)
+    task = make_task(request, prepared, record=True)
+    with torch.inference_mode():
+        row: Row = task.start
+        for chosen, log_probability in zip(output, logs, strict=True):
+            row = task.extend(row, chosen, log_probability)
+        everything = row.ids.tolist()
+        for first in range(0, len(everything), PROMPT_CHUNK):
+            logits = task.forward([everything[first : first + PROMPT_CHUNK]])[:, -1]
+        scored = task.score(logits, [row])
+        record = scored.records[0]
+        assert record is not None
+        raw, final = record.raw, record.final
+        removed_by = next((name for name, scores in record.stages if float(scores[token]) == float("-inf")), None)
+        return Looked(
+            token=token,
+            raw_probability=float(distribution_numbers(raw)[1][token]),
+            raw_rank=int((raw > raw[token]).sum()),
+            probability=float(distribution_numbers(final)[1][token]),
+            rank=int((final > final[token]).sum()),
+            removed_by=removed_by,
+        )
+
+
+def _one_token(vocabulary: Any, text: str) -> int:
+    """The token that a visitor means: "#123" by id, else a text that is exactly one token."""
+    if text.startswith("#") and text[1:].isdigit() and len(text) <= 10:
+        token = int(text[1:])
+        if token < vocabulary.size:
+            return token
+        raise BadValue("token_range", Text("Token ids go from 0 to {last}, got {value}.", "词元编号从 0 到 {last}，而给出的是 {value}。"), last=vocabulary.size - 1, value=token)
+    ids = vocabulary.encode(text)
+    if len(ids) != 1:
+        pieces = " ".join(f"#{token}" for token in ids[:12])
+        raise BadValue(
+            "token_unclear",
+            Text("{text} is {count} tokens here ({pieces}); a leading space matters. Give one token, or #id.", "{text} 在这里是 {count} 个词元（{pieces}）；开头的空格有区别。请给出一个词元或 #编号。"),
+            text=repr(text)[:60], count=len(ids), pieces=pieces,
+        )  # fmt: skip
+    return int(ids[0])

@@ -1,0 +1,163 @@
+"""The same work without a browser: `python -m playground compare | models | bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from playground.errors import BadValue, PlaygroundError, Text
+
+EPILOG = """lanes are written as a strategy and its knobs:
+  --lane greedy --lane "sample temperature=0.8 top_p=0.95" --lane "sample top_k=50 order=vllm stop='###'"
+besides knobs a lane takes name=, model=, order=transformers|vllm|a,b,c, defaults=off|inherit, max_new_tokens= and stop=."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, as `--help` prints it."""
+    top = argparse.ArgumentParser(prog="python -m playground", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+    compare = commands.add_parser(
+        "compare", help="run one prompt under several decoding configurations", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    compare.add_argument("--prompt", required=True, metavar="TEXT", help="the text that every lane answers; - reads it from standard input")
+    mode = compare.add_mutually_exclusive_group()
+    mode.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template (the default where it has one)")
+    mode.add_argument("--raw", action="store_true", help="give the model the bare text to continue")
+    compare.add_argument("--system", metavar="TEXT", help="a system message, for models whose template takes one")
+    compare.add_argument("--model", metavar="ID", help="a catalog id, a Hub id, a folder or a .gguf file (default: the embedded model)")
+    compare.add_argument("--lane", action="append", metavar="LANE", dest="lanes", help="a lane; repeat it for more (default: the classic experiment)")
+    compare.add_argument("--max-new-tokens", metavar="N", help="how many tokens every lane may write, unless it says otherwise (default 80)")
+    compare.add_argument("--seed", metavar="S", default="0", help="what every die follows from (default 0)")
+    compare.add_argument("--each-reads", action="store_true", help="every lane reads the prompt itself, so that every lane has a TTFT")
+    compare.add_argument("--align", action="store_true", help="lanes take turns by step instead of by time used")
+    compare.add_argument("--json", metavar="FILE", help="write the whole trace to a file")
+    _device(compare)
+    models = commands.add_parser("models", help="list the models that can be named")
+    models.set_defaults(command="models")
+    bench = commands.add_parser("bench", help="measure a recorded lane against transformers' generate, and the stream against a run without a viewer")
+    bench.add_argument("--json", metavar="FILE", help="write the figures to a file")
+    bench.add_argument("--pairs", type=int, default=10, help="interleaved pairs per figure (default 10)")
+    bench.add_argument("--tokens", type=int, default=60, help="tokens per run (default 60)")
+    bench.add_argument("--only", choices=("decode", "stream"), help="measure only one part")
+    return top
+
+
+def _device(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", default="auto", help="auto | cpu | cuda | mps")
+    command.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16 | float16")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; what the user can mend is one line on standard error and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        return {"compare": compare, "models": models, "bench": bench}[options.command](options)
+    except PlaygroundError as error:
+        print(f"error: {error.text.en}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+# The commands import what they need themselves: `--help` must not wait for torch.
+
+
+def compare(options: argparse.Namespace) -> int:
+    from playground.backends import catalog, local
+    from playground.presets import CLASSIC_LANES
+    from playground.records.table import markdown
+    from playground.request import Lane, Limits, Request
+    from playground.trace import Trace
+
+    limits = Limits(max_new_tokens=8192, prompt_characters=1_000_000)
+    shared = {"max_new_tokens": options.max_new_tokens} if options.max_new_tokens is not None else {}
+    if options.lanes:
+        lanes = [Lane.from_words(words, limits).to_json() | (shared if "max_new_tokens=" not in words else {}) for words in options.lanes]
+    else:
+        lanes = [{**lane, **shared} for lane in CLASSIC_LANES]
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    chat = True if options.chat else False if options.raw else None
+    request = Request.from_json(
+        {
+            "prompt": {"text": text, "chat": chat, "system": options.system}, "lanes": lanes, "seed": options.seed, "model": options.model,
+            "share_prompt": not options.each_reads, "align": options.align,
+        },
+        limits,
+    )  # fmt: skip
+    if options.json:
+        _writable(Path(options.json))
+    models = catalog.Catalog()
+    bar = ProgressBar(sum(lane.max_new_tokens for lane in request.lanes))
+
+    def load(model: str | None) -> catalog.LoadedModel:
+        return models.get(model, options.device, options.dtype, lambda progress: bar.say(progress.text.en, progress.fraction))
+
+    comparison = local.prepare(request, load, warm=False)
+    trace = Trace(comparison.about)
+    signal.signal(signal.SIGINT, lambda *_: comparison.stop())  # Ctrl-C keeps what was generated
+    for events in comparison:
+        trace.add(events)
+        bar.advance(events)
+    bar.close()
+    print(markdown(trace))
+    if options.json:
+        Path(options.json).write_text(trace.to_json(), encoding="utf-8")
+    return 0
+
+
+def _writable(path: Path) -> None:
+    """Find out that a file can't be written before the run, not after it."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        text = Text("Can't write {path}: {reason}.", "无法写入 {path}：{reason}。")
+        raise BadValue("file", text, path=path, reason=error.strerror) from error
+
+
+class ProgressBar:
+    """One line on a terminal: what is loading, then how many tokens are written. Silent in a pipe."""
+
+    WIDTH = 30
+
+    def __init__(self, tokens: int) -> None:
+        self._most, self._done = tokens, 0
+        self._terminal = sys.stderr.isatty()
+
+    def say(self, text: str, fraction: float | None) -> None:
+        self._draw(text, fraction or 0.0)
+
+    def advance(self, events: Sequence[tuple[int | None, Any]]) -> None:
+        self._done += sum(event.kind == "token_chosen" for _, event in events)
+        self._draw(f"{self._done} of at most {self._most} tokens", self._done / self._most)
+
+    def _draw(self, text: str, fraction: float) -> None:
+        if self._terminal:
+            full = round(self.WIDTH * min(fraction, 1.0))
+            print(f"\r\x1b[K[{'█' * full}{'·' * (self.WIDTH - full)}] {text}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def models(options: argparse.Namespace) -> int:
+    from playground.backends import catalog
+
+    for entry in catalog.entries():
+        print(f"{entry.id:24} {entry.name:40} {entry.note.en}")
+    print("\nAny Hub id (org/name), local folder or .gguf file can be named too.")
+    return 0
+
+
+def bench(options: argparse.Namespace) -> int:
+    from playground.experiments import bench as benchmark
+
+    figures = benchmark.run(pairs=options.pairs, tokens=options.tokens, only=options.only, say=lambda line: print(line, flush=True))
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    return 0

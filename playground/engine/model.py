@@ -1,0 +1,78 @@
+"""What a strategy may ask of a model, and what a stage may ask of a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Vocabulary(Protocol):
+    """Token ids as text: the backend supplies it, so that the engine imports no tokenizer."""
+
+    size: int
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token adds to the output text; a special token adds none."""
+        ...
+
+    def is_special(self, token: int) -> bool: ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text exactly as it stands, with no special tokens around it."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """A causal language model with its own KV cache; forks share the weights.
+
+    Shapes: tokens `[B, T]`, logits `[B, keep, V]` for the last `keep` positions, in float32.
+    """
+
+    device: torch.device
+    vocabulary_size: int
+    context: int | None
+    #: What forks share: two models with the same object here compute the same logits.
+    weights: object
+
+    @property
+    def length(self) -> int:
+        """How many tokens of each row the KV cache holds."""
+        ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the KV cache, read off its tensors."""
+        ...
+
+    def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
+        """Run `tokens` after what the cache holds, grow the cache, return logits `[B, keep, V]`.
+
+        With `hidden`, also the hidden states `[B, T, H]` after each of the named layers.
+        """
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits `[B, T, V]` of hidden states `[B, T, H]`: the final norm and the output matrix."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens (the rollback of rejected drafts)."""
+        ...
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Make the cache's rows the given ones, in that order; a row may be repeated (beams)."""
+        ...
+
+    def fork(self) -> LanguageModel:
+        """The same weights with a copy of this cache: what either appends, the other doesn't see."""
+        ...
+
+    def early_exit(self, layer: int) -> LanguageModel:
+        """A view of the first `layer` layers and the head, over the same cache."""
+        ...

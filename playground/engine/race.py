@@ -1,0 +1,167 @@
+"""Runs several lanes fairly: every lane's step is timed alone, and lanes never share time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playground.engine.model import LanguageModel
+from playground.engine.strategies import Steps, Strategy
+from playground.engine.task import Task
+from playground.errors import PlaygroundError
+from playground.trace import Finished, LaneEvent, PromptRead, StepTimed, TokenChosen
+
+
+@dataclass
+class Runner:
+    """One lane in the race: its task, its generator of steps, and the time that it has used."""
+
+    lane: int
+    task: Task
+    strategy: Strategy
+    steps: Steps | None = None
+    seconds: float = 0.0
+    step: int = 0
+    peak_memory: int | None = None
+    done: bool = False
+
+
+@dataclass
+class Race:
+    """Lanes that take turns on one device.
+
+    The next step always goes to the lane that has used the least time of its own (recording left
+    out), so progress on the screen is proportional to measured speed; with `align` it goes to the
+    lane that has made the fewest steps. Iterating yields one list of events per step or prompt
+    piece: whoever drives the race may stop between any two.
+    """
+
+    runners: list[Runner]
+    share_prompt: bool = True
+    align: bool = False
+    memory: Callable[[], int | None] = lambda: None
+    started: float = field(default_factory=time.perf_counter)
+    #: Lanes that are still owed a step of the round that `one_round` began.
+    round: list[int] = field(default_factory=list)
+    _cancelled: bool = False
+
+    def stop(self) -> None:
+        """End every lane before its next step; what was generated stays."""
+        self._cancelled = True
+
+    def __iter__(self) -> Iterator[list[LaneEvent]]:
+        if self.share_prompt:
+            yield from self._read_shared_prompts()
+        for runner in self.runners:
+            runner.steps = runner.strategy.run(runner.task)
+        while waiting := self.waiting():
+            if self._cancelled:
+                yield [self._finish(runner, "cancelled", "stopped") for runner in waiting]
+                return
+            yield self._step(self._next(waiting))
+
+    def waiting(self) -> list[Runner]:
+        """The lanes that have not ended."""
+        return [runner for runner in self.runners if not runner.done]
+
+    def one_round(self) -> None:
+        """Let every lane that has not ended take exactly one step next (the visitor's "step")."""
+        self.round = [runner.lane for runner in self.waiting()]
+
+    def _next(self, waiting: list[Runner]) -> Runner:
+        for runner in waiting:
+            if runner.lane in self.round:
+                self.round.remove(runner.lane)
+                return runner
+        return min(waiting, key=lambda runner: (runner.step if self.align else runner.seconds, runner.lane))
+
+    def _at(self) -> float:
+        return time.perf_counter() - self.started
+
+    def _read_shared_prompts(self) -> Iterator[list[LaneEvent]]:
+        """Read each prompt once per model, and give every lane that asked it a copy of the cache."""
+        groups: dict[tuple[Any, ...], list[Runner]] = {}
+        for runner in self.runners:
+            groups.setdefault((id(runner.task.model.weights), runner.task.prompt), []).append(runner)
+        for group in groups.values():
+            reader = replace(group[0].task, model=group[0].task.model.fork())
+            reading = reader.read_prompt()
+            while not self._cancelled:
+                started = time.perf_counter()
+                try:
+                    with torch.inference_mode():
+                        (event,) = next(reading)
+                except StopIteration as end:
+                    yield self._hand_out(group, reader.model, end.value)
+                    break
+                seconds = time.perf_counter() - started
+                reader.clock.lap()
+                assert isinstance(event, PromptRead)
+                yield [(None, replace(event, seconds=seconds, shared=True))]
+
+    def _hand_out(self, group: list[Runner], model: LanguageModel, logits: Tensor) -> list[LaneEvent]:
+        events: list[LaneEvent] = []
+        for runner in group:
+            started = time.perf_counter()
+            runner.task.model, runner.task.prompt_logits = model.fork(), logits
+            total = len(runner.task.prompt)
+            copied = PromptRead(total, total, time.perf_counter() - started, runner.task.model.cache_bytes, reused=True)
+            events.append((runner.lane, copied))
+        return events
+
+    def _step(self, runner: Runner) -> list[LaneEvent]:
+        """One step of one lane: its events, how long it took, and its end if it ended."""
+        task = runner.task
+        started = time.perf_counter()
+        try:
+            with torch.inference_mode():  # entered per step: a generator must not hold it while it sleeps
+                events = next(runner.steps, None)  # type: ignore[arg-type]
+        except PlaygroundError as error:
+            return [self._finish(runner, "error", error.code, message=error.text.to_json())]
+        except torch.cuda.OutOfMemoryError:
+            return [self._finish(runner, "error", "out_of_memory", message={"en": "The device ran out of memory.", "zh": "设备内存不足。"})]
+        wall = time.perf_counter() - started
+        parts = task.clock.lap()
+        recording = parts.pop("recording", 0.0)
+        seconds = max(wall - recording, 0.0)
+        assert events is not None, "a strategy ran out of steps without saying why"
+        runner.seconds += seconds
+        reads = [event for event in events if isinstance(event, PromptRead)]
+        if reads:
+            return [(runner.lane, replace(event, seconds=seconds)) for event in reads]
+        runner.peak_memory = max(filter(None, (runner.peak_memory, self.memory())), default=None)
+        timed = StepTimed(
+            step=runner.step,
+            tokens=sum(isinstance(event, TokenChosen) for event in events),
+            seconds=seconds,
+            forward=parts.get("forward", 0.0),
+            processors=parts.get("processors", 0.0),
+            warpers=parts.get("warpers", 0.0),
+            select=parts.get("select", 0.0),
+            cache=parts.get("cache", 0.0),
+            other=max(seconds - sum(parts.values()), 0.0),
+            recording=recording,
+            at=self._at(),
+            lane_seconds=runner.seconds,
+            rows=task.model.rows,
+            cache_length=task.model.length,
+            cache_bytes=task.model.cache_bytes,
+            peak_memory=runner.peak_memory,
+        )
+        runner.step += 1
+        told: list[LaneEvent] = [*((runner.lane, event) for event in events), (runner.lane, timed)]
+        if task.ending is not None:
+            told.append(self._finish(runner, task.ending.reason, task.ending.detail, cut=task.ending.cut))
+        return told
+
+    def _finish(self, runner: Runner, reason: Any, detail: str, cut: int | None = None, message: dict[str, str] | None = None) -> LaneEvent:
+        """The lane leaves the race and gives its cache back."""
+        runner.done = True
+        if runner.steps is not None:
+            runner.steps.close()
+        return runner.lane, Finished(reason, detail, at=self._at(), cut=cut, message=message)

@@ -1,0 +1,1 @@
+"""Many runs: benchmarks and checks on traces of real races."""

@@ -1,0 +1,128 @@
+"""How fast a fully recorded lane is beside transformers' own untraced `generate`, on the default model.
+
+Timings on a shared machine drift, so the two run in turn (A B, then B A), every pair gives one
+ratio, and the median of the ratios is what is quoted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from playground.backends import catalog, local
+from playground.presets import CLASSIC_PROMPT
+from playground.request import Request
+from playground.trace import StepTimed, Trace
+
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "greedy": ({"strategy": "greedy"}, {"do_sample": False}),
+    "top-k + top-p sampling": (
+        {"strategy": "sample", "knobs": {"temperature": 0.8, "top_k": 50, "top_p": 0.95}},
+        {"do_sample": True, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
+    ),
+}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median with the smallest and largest value beside it."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
+    """Measure every setting on the default model; `say` gets one line per finding."""
+    loaded = catalog.Catalog().get(catalog.DEFAULT, device, dtype)
+    bandwidth = read_bandwidth(loaded.device)
+    figures: dict[str, Any] = {"machine": local.machine(loaded.device), "versions": local.versions(), "read_bandwidth": bandwidth}
+    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, {pairs} pairs")
+    for name, (lane, arguments) in SETTINGS.items():
+        figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth)
+        say(
+            f"{name}: recorded lane {found['recorded']['median']:.1f} tokens/s, generate {found['generate']['median']:.1f} tokens/s, "
+            f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}); "
+            f"step {found['step_seconds'] * 1e3:.1f} ms + recording {found['recording_seconds'] * 1e3:.2f} ms; "
+            f"{found['bandwidth_share']:.0%} of the memory-bandwidth limit"
+        )
+    return figures
+
+
+def against_generate(
+    loaded: catalog.LoadedModel, lane: dict[str, Any], arguments: dict[str, Any], pairs: int, tokens: int, bandwidth: float
+) -> dict[str, Any]:
+    """Tokens per second of wall time, prompt included, of both; neither may end early."""
+    endless = dataclasses.replace(loaded, eos_ids=())
+    recorded, generated, ratios = [], [], []
+    trace: Trace | None = None
+    recorded_run(endless, lane, tokens)
+    generate_run(loaded, arguments, tokens)
+    for pair in range(pairs):
+        if pair % 2:
+            b = generate_run(loaded, arguments, tokens)
+            a, trace = recorded_run(endless, lane, tokens)
+        else:
+            a, trace = recorded_run(endless, lane, tokens)
+            b = generate_run(loaded, arguments, tokens)
+        recorded.append(tokens / a)
+        generated.append(tokens / b)
+        ratios.append(b / a)
+    assert trace is not None
+    steps = [event for event in trace.of(0, StepTimed)][1:]  # the first step has no forward of its own
+    seconds = statistics.median(step.seconds for step in steps)
+    moved = trace.about.models[0].weight_bytes + statistics.median(step.cache_bytes for step in steps)
+    return {
+        "recorded": spread(recorded),
+        "generate": spread(generated),
+        "ratio": spread(ratios),
+        "step_seconds": seconds,
+        "recording_seconds": statistics.median(step.recording for step in steps),
+        "bandwidth_share": moved / seconds / bandwidth,
+    }
+
+
+def recorded_run(loaded: catalog.LoadedModel, lane: dict[str, Any], tokens: int) -> tuple[float, Trace]:
+    """Wall seconds of one lane with everything recorded, and its trace."""
+    request = Request.from_json({"prompt": CLASSIC_PROMPT, "lanes": [{**lane, "max_new_tokens": tokens}]})
+    comparison = local.prepare(request, lambda model: loaded)
+    trace = Trace(comparison.about)
+    started = time.perf_counter()
+    for events in comparison:
+        trace.add(events)
+    return time.perf_counter() - started, trace
+
+
+def generate_run(loaded: catalog.LoadedModel, arguments: dict[str, Any], tokens: int) -> float:
+    """Wall seconds of transformers' `generate` for the same prompt and number of tokens."""
+    ids = torch.tensor([catalog.render(loaded, CLASSIC_PROMPT, None, None).ids], device=loaded.device)
+    config = endless_config(loaded.model.generation_config)
+    started = time.perf_counter()
+    with torch.inference_mode():
+        output = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, max_new_tokens=tokens, **arguments)
+    if loaded.device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - started
+    assert output.shape[1] == ids.shape[1] + tokens
+    return seconds
+
+
+def endless_config(config: Any) -> Any:
+    """The model's generation config without an end, so that both sides write the same number of tokens."""
+    endless = type(config).from_dict(config.to_dict())
+    endless.eos_token_id = None
+    return endless
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second at which this device reads memory: a sum over 512 MB, median of 9."""
+    block = torch.ones(128 * 2**20, device=device)
+    seconds = []
+    for _ in range(10):
+        started = time.perf_counter()
+        block.sum()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return block.nbytes / statistics.median(seconds[1:])

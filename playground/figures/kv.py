@@ -1,0 +1,104 @@
+"""The KV cache as it grows: tokens and bytes per step, all lanes."""
+
+from __future__ import annotations
+
+from playground.errors import Text
+from playground.figures import Figure, Look, Row, Spec
+from playground.figures.layout import axis, lane_name, lane_style, layout, literal, note, nothing, rounded, size
+from playground.measures.kv import cache_series
+from playground.trace import StepTimed, Trace
+
+EMPTY = Text("No lane has filled its KV cache yet.", "还没有通道写入 KV 缓存。")
+
+
+def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Spec:
+    """Tokens per row above, bytes of the whole cache below; the formula beside them."""
+    lanes = [(number, series) for number in range(len(trace.about.lanes)) if (series := cache_series(trace, number))]
+    if not lanes:
+        return nothing(look, EMPTY)
+    data: list[Spec] = []
+    for order, (number, series) in enumerate(lanes):
+        colour, dash, marker, _ = lane_style(look, number)
+        # Lanes of one model grow alike and lie on each other: broad below, thin on top, all can be seen.
+        width = 2 + 2.5 * (len(lanes) - 1 - order)
+        steps = [point.step for point in series]
+        for axis_number, values, unit in (("", [point.tokens for point in series], ""), ("2", [rounded(point.nbytes / 1e6, 6) for point in series], " MB")):
+            data.append(
+                {
+                    "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "legendgroup": str(number), "showlegend": not axis_number,
+                    "x": steps, "y": values, "xaxis": "x", "yaxis": f"y{axis_number}", "line": {"color": colour, "width": width, "dash": dash},
+                    "marker": {"symbol": marker, "size": 9, "color": colour, "maxdisplayed": 9}, "hovertemplate": f"%{{x}}: %{{y}}{unit}",
+                }
+            )  # fmt: skip
+    return {
+        "data": data,
+        "layout": layout(
+            look,
+            height=400 + 19 * len(_formulas(trace, look)),
+            margin={"l": 64, "r": 16, "t": 40, "b": 50 + 19 * len(_formulas(trace, look))},
+            annotations=[
+                note(look, words, x=0, xanchor="left", y=0, yanchor="top", yshift=-44 - 19 * row) for row, words in enumerate(_formulas(trace, look))
+            ],
+            showlegend=True,
+            legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 13}},
+            hovermode="closest",
+            xaxis=axis(look, title={"text": look.say(Text("step", "步")), "font": {"size": 13}, "standoff": 4}, zeroline=False, anchor="y2"),
+            yaxis=axis(look, domain=[0.55, 1], rangemode="tozero", title={"text": look.say(Text("tokens", "词元")), "font": {"size": 13}}),
+            yaxis2=axis(look, domain=[0, 0.45], rangemode="tozero", title={"text": "MB", "font": {"size": 13}}),
+        ),
+    }
+
+
+def _formulas(trace: Trace, look: Look) -> list[str]:
+    """Per model: bytes per token as the formula has it, and whether the tensors agree."""
+    told = []
+    for model in trace.about.models:
+        on_it = [number for number, about in enumerate(trace.about.lanes) if about.model == model.key]
+        agrees = [point.agrees for number in on_it for point in cache_series(trace, number)]
+        if model.cache_bytes_per_token is None or not agrees:
+            continue
+        verdict = Text("✓ the tensors hold exactly this", "✓ 与实际张量一致") if all(agrees) else Text("✗ the tensors differ from it", "✗ 与实际张量不同")
+        known = f"{literal(model.cache_formula or '', 60)} = " if model.cache_formula else ""
+        per_token = Text("per token", "每词元")
+        told.append(f"{literal(model.name, 26)} · {look.say(per_token)}: {known}{model.cache_bytes_per_token:,} B · {look.say(verdict)}")
+    return told
+
+
+def _last(trace: Trace) -> list[tuple[str, int, int, int | None]]:
+    rows = []
+    for number, about in enumerate(trace.about.lanes):
+        series = cache_series(trace, number)
+        if series:
+            rows.append((about.name, series[-1].tokens, series[-1].nbytes, series[-1].by_formula))
+    return rows
+
+
+def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -> Text:
+    """Tokens and bytes of every lane's cache after its last step, in words."""
+    rows = _last(trace)
+    if not rows:
+        return EMPTY
+    en = "; ".join(f"{name}: {tokens} tokens, {size(nbytes)}" for name, tokens, nbytes, _ in rows)
+    zh = "；".join(f"{name}：{tokens} 个词元，{size(nbytes)}" for name, tokens, nbytes, _ in rows)
+    return Text(f"KV cache after the last step. {en}.", f"最后一步之后的 KV 缓存。{zh}。")
+
+
+def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
+    """One row per lane: tokens, bytes measured, bytes by formula."""
+    rows = _last(trace)
+    if not rows:
+        return []
+    head = tuple(look.say(text) for text in (Text("lane", "通道"), Text("tokens", "词元"), Text("measured", "实测"), Text("by formula", "按公式")))
+    return [head, *((name, str(tokens), size(nbytes), size(formula)) for name, tokens, nbytes, formula in rows)]
+
+
+FIGURE = Figure(
+    name="kv",
+    label=Text("KV cache", "KV 缓存"),
+    summary=Text("Tokens and bytes of the KV cache per step of every lane, measured, with the formula.", "每条通道每一步 KV 缓存的词元数与字节数（实测），并附公式。"),
+    needs=frozenset({StepTimed}),
+    scope="race",
+    spec=spec,
+    describe=describe,
+    table=table,
+)

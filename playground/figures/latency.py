@@ -1,0 +1,127 @@
+"""The time between tokens: every lane's ITL on one axis, with median, p95 and TTFT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from playground.errors import Text
+from playground.figures import Figure, Look, Row, Spec
+from playground.figures.layout import axis, lane_name, lane_style, layout, note, nothing, origin, rounded, seconds
+from playground.measures.latency import LaneMeter, RaceMeter, race_meter
+from playground.trace import StepTimed, Trace
+
+NO_TIMES = Text("No token has been timed yet.", "还没有计时的词元。")
+_ITL = Text("time per token (ms)", "每词元时间（毫秒）")
+_POSITION = Text("output token", "输出词元")
+_P50_P95 = Text("median – p95", "中位数 – p95")
+_RACE = Text("race (prompt read once)", "全场（提示词只读一次）")
+
+
+def _ttfts(race: RaceMeter, trace: Trace, look: Look) -> Iterator[tuple[str, float | None]]:
+    """Every TTFT there is: of the race where a prompt was shared, of the lanes that read it themselves."""
+    for reading in race.shared:
+        names = look.say(_RACE)
+        if len(race.shared) > 1:
+            names = " + ".join(lane_name(trace, lane, 16) for lane in reading.lanes)
+        value = reading.ttft.value
+        yield names, value if isinstance(value, float) else None
+    for lane, meter in sorted(race.lanes.items()):
+        if meter.reads_itself:
+            yield f"{lane_style(look, lane)[3]} {lane_name(trace, lane, 20)}", meter.ttft_seconds
+
+
+def _first_with_itl(meter: LaneMeter) -> int:
+    """The position of the first token that has an ITL: all tokens of the first step have none."""
+    return meter.timed_tokens - len(meter.itl)
+
+
+def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Spec:
+    """ITL per token of all lanes, and beside it median and p95 of each on the same axis."""
+    race = race_meter(trace.events)
+    timed = [(number, meter) for number, meter in sorted(race.lanes.items()) if meter.itl]
+    if not timed:
+        return nothing(look, NO_TIMES)
+    colours = look.colours
+    split = 0.0 if look.narrow else 0.26
+    data: list[Spec] = []
+    notes: list[Spec] = []
+    for row, (number, meter) in enumerate(timed):
+        colour, dash, marker, _ = lane_style(look, number)
+        first = _first_with_itl(meter)
+        data.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "x": list(range(first, first + len(meter.itl))),
+                "y": [rounded(value * 1e3) for value in meter.itl], "line": {"color": colour, "width": 1.5, "dash": dash},
+                "marker": {"symbol": marker, "size": 6, "color": colour}, "legendgroup": str(number), "showlegend": True,
+                "hovertemplate": "%{x}: %{y} ms",
+            }
+        )  # fmt: skip
+        median, high = meter.itl_percentile(50), meter.itl_percentile(95)
+        if look.narrow or median is None or high is None:
+            continue
+        data.append(
+            {
+                "type": "scatter", "mode": "lines+markers+text", "x": [row, row], "y": [rounded(median * 1e3), rounded(high * 1e3)], "xaxis": "x2", "yaxis": "y",
+                "line": {"color": colour, "width": 3}, "marker": {"symbol": [marker, f"{marker}-open"], "size": 10, "color": colour},
+                "text": [f"{median * 1e3:.1f}", f"{high * 1e3:.1f}"], "textposition": ["bottom center", "top center"],
+                "textfont": {"size": 13, "color": colours.text}, "hoverinfo": "skip", "showlegend": False, "legendgroup": str(number), "cliponaxis": False,
+            }
+        )  # fmt: skip
+    top = max(value for _, meter in timed for value in meter.itl) * 1e3
+    if not look.narrow:
+        notes.append(note(look, look.say(_P50_P95), x=1 - split / 2 + 0.02, xanchor="center", y=1, yanchor="bottom", yshift=4))
+    else:
+        for row, (number, meter) in enumerate(timed):
+            words = f"{lane_style(look, number)[3]} p50 {seconds(meter.itl_percentile(50))} · p95 {seconds(meter.itl_percentile(95))}"
+            notes.append(note(look, words, x=0, xanchor="left", y=0, yanchor="top", yshift=-46 - 18 * row, font={"size": 13, "color": lane_style(look, number)[0]}))
+    ttft = " · ".join(f"{name} {seconds(value)}" for name, value in _ttfts(race, trace, look))
+    notes.append(note(look, f"<b>TTFT</b> {ttft}" if ttft else "", x=0, xanchor="left", y=1, yanchor="bottom", yshift=22, font={"size": 13, "color": colours.text}))
+    notes.append(note(look, origin(trace, look), x=0, xanchor="left", y=1, yanchor="bottom", yshift=4))
+    below = 52 + 18 * len(timed) if look.narrow else 46
+    return {
+        "data": data,
+        "layout": layout(
+            look,
+            height=320 + below,
+            margin={"l": 58, "r": 16, "t": 76, "b": below},
+            annotations=notes,
+            showlegend=True,
+            legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "top", "xanchor": "left", "yref": "container", "font": {"size": 13}},
+            hovermode="closest",
+            xaxis=axis(look, domain=[0, 1 - split], title={"text": look.say(_POSITION), "font": {"size": 13}, "standoff": 6}, zeroline=False),
+            yaxis=axis(look, range=[0, rounded(top * 1.12)], title={"text": look.say(_ITL), "font": {"size": 13}, "standoff": 8}, zeroline=True),
+            xaxis2=axis(look, domain=[1 - split + 0.04, 1], range=[-0.6, len(timed) - 0.4], showticklabels=False, showgrid=False, zeroline=False, anchor="y"),
+        ),
+    }
+
+
+def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -> Text:
+    """Median and p95 of every lane, in words."""
+    rows = table(trace, lane, position, look)[1:]
+    if not rows:
+        return NO_TIMES
+    en = "; ".join(f"{name}: median {median}, p95 {high} over {count} tokens" for name, _, median, high, count in rows)
+    zh = "；".join(f"{name}：中位数 {median}，p95 {high}，共 {count} 个词元" for name, _, median, high, count in rows)
+    return Text(f"Time per token. {en}.", f"每词元时间。{zh}。")
+
+
+def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
+    """One row per lane: TTFT (a dash where the race read the prompt), ITL median and p95, tokens."""
+    rows: list[Row] = [(look.say(Text("lane", "通道")), "TTFT", look.say(Text("ITL median", "ITL 中位数")), "ITL p95", look.say(Text("tokens", "词元数")))]
+    for number, meter in sorted(race_meter(trace.events).lanes.items()):
+        if meter.timed_tokens:
+            times = (meter.ttft_seconds, meter.itl_percentile(50), meter.itl_percentile(95))
+            rows.append((trace.about.lanes[number].name, *map(seconds, times), str(meter.timed_tokens)))
+    return rows if len(rows) > 1 else []
+
+
+FIGURE = Figure(
+    name="latency",
+    label=Text("Latency", "延迟"),
+    summary=Text("The time of every token of all lanes on one axis, with median and p95; TTFT.", "所有通道每个词元的时间，画在同一坐标轴上，附中位数、p95 与首词元时间。"),
+    needs=frozenset({StepTimed}),
+    scope="race",
+    spec=spec,
+    describe=describe,
+    table=table,
+)

@@ -1,0 +1,510 @@
+"""From the model's scores to the token: what each stage did to the candidates, and where the die fell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from playground.errors import Text
+from playground.figures import Figure, Look, Row, Spec
+from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, token_label
+from playground.measures.distribution import Distribution, Segment, cumulative_bar, distributions
+from playground.measures.text import display_name
+from playground.trace import StageAbout, StepView, TokenChosen, TokenName, TokensNamed, Trace
+
+ROWS, ROWS_NARROW = 12, 4
+#: Columns beside the model's own: where a lane has more stages, those that did least are only named.
+MOST_STAGES = 5
+
+CLEAR = "rgba(0,0,0,0)"
+ROW = 23
+GUTTER, GUTTER_NARROW = 158, 112
+HEADER, HEADER_NARROW = 78, 60
+BAR_AREA = 142
+
+NO_VIEW = Text("This step has no recorded distribution.", "这一步没有记录分布。")
+_MODEL = Text("model", "模型")
+_ARGMAX = Text("argmax", "取最大值")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One point of the way that is drawn: its title, the distribution there and the one before."""
+
+    title: str
+    subtitle: tuple[str, str]
+    now: Distribution
+    before: Distribution | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Everything that the picture of one step needs."""
+
+    chosen: TokenChosen
+    view: StepView
+    names: Mapping[int, TokenName]
+    stages: Mapping[str, StageAbout]
+    way: tuple[Distribution, ...]
+    lane: int
+
+    @property
+    def index(self) -> int:
+        """The chosen token among the candidates."""
+        return self.view.ids.index(self.chosen.token)
+
+    def rows(self, most: int) -> list[int]:
+        """The candidates to draw, by raw score: those that were likely anywhere on the way, the chosen one among them."""
+        peak = [max(step.probabilities[index] for step in self.way) for index in range(len(self.view.ids))]
+        best = sorted(range(len(peak)), key=lambda index: (index != self.index, -peak[index], index))[:most]
+        return sorted(best)
+
+
+def find_step(trace: Trace, lane: int | None, position: int | None) -> tuple[int, TokenChosen | None]:
+    """The chosen token at a position of a lane (newest if None), with its lane."""
+    lane = lane or 0
+    for owner, event in reversed(trace.events):
+        if owner == lane and isinstance(event, TokenChosen) and (position is None or event.position == position):
+            return lane, event
+    return lane, None
+
+
+def _step(trace: Trace, lane: int | None, position: int | None) -> _Step | None:
+    lane, chosen = find_step(trace, lane, position)
+    if chosen is None or chosen.view is None or chosen.token not in chosen.view.ids:
+        return None
+    about = trace.about.lanes[lane]
+    wanted = set(chosen.view.ids)
+    names: dict[int, TokenName] = {}
+    for _, event in trace.events:
+        if isinstance(event, TokensNamed) and event.vocabulary == about.model:
+            names.update((name.id, name) for name in event.names if name.id in wanted)
+    stages = {stage.stage: stage for stage in about.stages if not stage.idle}
+    return _Step(chosen, chosen.view, names, stages, distributions(chosen.view), lane)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def stage_title(stage: str, about: StageAbout | None, look: Look) -> str:
+    """A stage with the values of its knobs: "temperature 0.8", "mirostat 3, 0.1"."""
+    label = look.stage_labels.get(stage)
+    name = look.say(label) if label is not None else stage.replace("_", "-")
+    values = ", ".join(_knob(value) for value in about.knobs.values()) if about is not None else ""
+    return f"{name} {values}".rstrip()
+
+
+def _knob(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return f"[{len(value)}]"
+    return str(value)
+
+
+def _subtitle(step: Distribution, before: Distribution | None, look: Look) -> tuple[str, str]:
+    if before is None:
+        alive = look.say(Text("alive {n:,}", "存活 {n:,}").filled(n=step.alive))
+        return alive, look.say(Text("entropy H {h:.2f} nats", "熵 H {h:.2f} nats").filled(h=step.entropy))
+    if not step.changed:
+        return look.say(Text("no change here", "此步无变化")), f"H {step.entropy:.2f}"
+    entropy = f"H {before.entropy:.2f} → {step.entropy:.2f}"
+    if step.alive == before.alive:
+        return look.say(Text("alive {n:,} · none removed", "存活 {n:,} · 未移除").filled(n=step.alive)), entropy
+    alive = look.say(Text("alive {a:,} → {b:,}", "存活 {a:,} → {b:,}").filled(a=before.alive, b=step.alive))
+    return alive, f"{mass(step.removed_mass)} · {entropy}"
+
+
+def mass(removed: float) -> str:
+    """Removed probability: −12.3 %, or what it isn't."""
+    return f"−{removed * 100:.1f} %" if removed >= 0.0005 else "−&lt;0.1 %" if removed > 0 else "−0 %"
+
+
+def _columns(step: _Step, look: Look) -> tuple[list[_Column], list[str]]:
+    """What is drawn, in order, and the titles of stages that are only named."""
+    indices = list(range(1, len(step.way)))
+    hidden: list[int] = []
+    if len(indices) > MOST_STAGES:
+        effect = {i: _effect(step.way[i - 1], step.way[i]) for i in indices}
+        kept = set(sorted(indices, key=lambda i: -effect[i])[:MOST_STAGES])
+        hidden = [i for i in indices if i not in kept]
+        indices = [i for i in indices if i in kept]
+    titles = {i: stage_title(step.way[i].stage or "", step.stages.get(step.way[i].stage or ""), look) for i in (*indices, *hidden)}
+    first = _Column(look.say(_model_title(step.view)), _subtitle(step.way[0], None, look), step.way[0], None)
+    stages = [_Column(titles[i], _subtitle(step.way[i], step.way[i - 1], look), step.way[i], step.way[i - 1]) for i in indices]
+    return [first, *stages], [titles[i] for i in hidden]
+
+
+def _effect(before: Distribution, after: Distribution) -> float:
+    """How much a stage did: the total variation over the candidates, and any removal counts."""
+    moved = sum(abs(a - b) for a, b in zip(before.probabilities, after.probabilities, strict=True))
+    return moved + after.removed_mass + (after.alive != before.alive) * 1e-6
+
+
+def _model_title(view: StepView) -> Text:
+    if view.scale == "raw_log_probability":
+        return Text("model (server's log-probabilities)", "模型（服务器的对数概率）")
+    if view.scale == "processed_log_probability":
+        return Text("after the server's processing", "服务器处理之后")
+    return _MODEL
+
+
+def _removers(step: _Step) -> dict[int, int]:
+    """Which point of the way removed a candidate: candidate index → index in `way`."""
+    return {index: at for at, after in enumerate(step.way) for index in after.masked}
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Spec:
+    """The pipeline of one step as Plotly JSON: a column per stage, then the cumulative bar across."""
+    step = _step(trace, lane, position)
+    if step is None:
+        return nothing(look, NO_VIEW)
+    columns, hidden = _columns(step, look)
+    drawn = [columns[0], columns[-1]] if look.narrow and len(columns) > 1 else columns
+    rows = step.rows(ROWS_NARROW if look.narrow else ROWS)
+    lines = _stage_lines(columns, look) if look.narrow else _named_only(hidden, look)
+    header = HEADER_NARROW if look.narrow else HEADER
+    body = ROW * (len(rows) + 1)
+    below = (8 + 19 * len(lines)) if lines else 0
+    height = header + body + below + BAR_AREA
+    inner = height - header - 8
+    bars_low = 1 - body / inner  # the y domain of the columns ends here, counted from below
+    cumulative = (26 / inner, 76 / inner)
+    data: list[Spec] = []
+    notes: list[Spec] = []
+    axes: Spec = {}
+    scale = max(p for column in drawn for p in (_longest(column, rows))) or 1.0
+    gap = 0.02
+    width = (1 - gap * (len(drawn) - 1)) / len(drawn)
+    for number, column in enumerate(drawn):
+        left = number * (width + gap)
+        key = "x" if number == 0 else f"x{number + 1}"
+        axes[key.replace("x", "xaxis")] = axis(
+            look, domain=[left, left + width], range=[0, scale * 1.42], showticklabels=False, showgrid=False, showline=False, zeroline=True, anchor="y"
+        )
+        data += _bars(step, column, rows, key, scale, look, final=number == len(drawn) - 1)
+        notes += _heading(column, left, number > 0, 1100 // len(drawn), look)
+    notes += _row_labels(step, rows, look)
+    if not look.narrow and len(drawn) > 1:
+        key_words = look.say(Text("│ before the stage<br>✕ removed by it", "│ 阶段之前<br>✕ 被该阶段移除"))
+        notes.append(note(look, key_words, x=0, xshift=-8, xanchor="right", y=1, yanchor="bottom", yshift=4, align="right"))
+    for number, words in enumerate(lines):
+        notes.append(note(look, words, x=0, xshift=-_gutter(look) + 8, xanchor="left", y=bars_low, yanchor="top", yshift=-8 - 19 * number))
+    data.append(_cumulative(step, look))
+    bar, bar_notes = _die(step, look, cumulative[1])
+    data += bar
+    notes += bar_notes
+    shapes = [
+        # the chosen token's row, through all columns
+        {
+            "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": rows.index(step.index) - 0.5, "y1": rows.index(step.index) + 0.5,
+            "fillcolor": look.colours.chosen_tint, "line": {"width": 0}, "layer": "below",
+        },
+        {
+            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": len(rows) - 0.5, "y1": len(rows) - 0.5,
+            "line": {"color": look.colours.line, "width": 1, "dash": "dot"}, "layer": "below",
+        },
+    ]  # fmt: skip
+    cumulative_axis = axis(
+        look, domain=[0, 1], range=[0, 1], anchor="y2", showgrid=False, zeroline=False, ticks="outside", ticklen=4,
+        tickcolor=look.colours.muted, tickvals=[0, 0.25, 0.5, 0.75, 1], ticktext=["0", "0.25", "0.5", "0.75", "1"],
+    )  # fmt: skip
+    return {
+        "data": data,
+        "layout": layout(
+            look,
+            height=height,
+            margin={"l": _gutter(look), "r": 14, "t": header, "b": 8, "pad": 0},
+            barmode="overlay",
+            bargap=0.22,
+            annotations=notes,
+            shapes=shapes,
+            hovermode="closest",
+            yaxis=axis(look, domain=[bars_low, 1], range=[len(rows) + 0.5, -0.5], visible=False, anchor="x"),
+            yaxis2=axis(look, domain=list(cumulative), range=[-0.5, 1.0], visible=False, anchor="x20"),
+            xaxis20=cumulative_axis,
+            **axes,
+        ),
+    }
+
+
+def _gutter(look: Look) -> int:
+    return GUTTER_NARROW if look.narrow else GUTTER
+
+
+def _longest(column: _Column, rows: list[int]) -> list[float]:
+    before = column.before.probabilities if column.before is not None else column.now.probabilities
+    return [max(column.now.probabilities[index], before[index] if index in column.now.masked else 0.0) for index in rows]
+
+
+def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float, look: Look, final: bool) -> list[Spec]:
+    """One column: a bar per candidate, hollow with ✕ where this stage removed it, and a tick at the length before."""
+    colours = look.colours
+    lengths, fills, edges, words, inks, hovers, places = [], [], [], [], [], [], []
+    ticks: list[tuple[float, int]] = []
+    for row, index in enumerate(rows):
+        p = column.now.probabilities[index]
+        before = column.before.probabilities[index] if column.before is not None else p
+        removed_here = index in column.now.masked or (look.narrow and final and p == 0.0 < before)
+        chosen = index == step.index
+        length, fill, edge, ink = p, CLEAR, CLEAR, colours.muted
+        if removed_here:
+            length, edge, word = before, colours.removed, f"<b>✕</b> {_remover_name(step, index, look)}" if look.narrow else "<b>✕</b>"
+        elif p == 0.0:
+            ink, word = colours.removed, "·"
+        else:
+            fill = edge = colours.chosen if chosen else colours.bar
+            ink, word = colours.text, f"<b>{probability(p)}</b>" if chosen else literal(probability(p))
+            if abs(before - p) > scale * 0.012:
+                ticks.append((round(before, 6), row))
+        lengths.append(round(length, 6))
+        places.append(round(max(length, before if p > 0 else 0.0), 6))
+        fills.append(fill)
+        edges.append(edge)
+        words.append(f" {word}")
+        inks.append(ink)
+        hovers.append(_hover(step, column, index, look))
+    rest = _others(column, rows, look)
+    data: list[Spec] = [
+        {
+            "type": "bar", "orientation": "h", "x": lengths, "y": list(range(len(rows))), "xaxis": key, "yaxis": "y",
+            "marker": {"color": fills, "line": {"color": edges, "width": 1.5}}, "hovertext": hovers, "hoverinfo": "text",
+        },
+        {
+            "type": "scatter", "mode": "text", "x": [*places, 0], "y": list(range(len(rows) + 1)), "xaxis": key, "yaxis": "y", "text": [*words, rest],
+            "textposition": "middle right", "textfont": {"size": SMALL, "color": [*inks, colours.muted]}, "hoverinfo": "skip", "cliponaxis": False,
+        },
+    ]  # fmt: skip
+    if ticks and not look.narrow:
+        tick = {"symbol": "line-ns-open", "size": 17, "color": colours.muted, "line": {"width": 2, "color": colours.muted}}
+        data.append(
+            {
+                "type": "scatter", "mode": "markers", "x": [p for p, _ in ticks], "y": [row for _, row in ticks], "xaxis": key, "yaxis": "y",
+                "marker": tick, "hoverinfo": "skip", "cliponaxis": False,
+            }
+        )  # fmt: skip
+    return data
+
+
+def _others(column: _Column, rows: list[int], look: Look) -> str:
+    """What all other tokens hold together: a number without a bar, so that it doesn't set the scale."""
+    rest = max(0.0, 1.0 - sum(column.now.probabilities[index] for index in rows))
+    alive = column.now.alive - sum(1 for index in rows if column.now.probabilities[index] > 0)
+    if alive <= 0:
+        return " ·"
+    return f" {literal(probability(rest))}" if look.narrow else f" {literal(probability(rest))} ({alive:,})"
+
+
+def _remover_name(step: _Step, index: int, look: Look) -> str:
+    """The stage that removed a candidate, for the one column in which a phone shows all removals."""
+    stage = next((after.stage or "" for after in reversed(step.way) if index in after.masked), "")
+    return literal(look.say(look.stage_labels[stage]) if stage in look.stage_labels else stage.replace("_", "-"), 14)
+
+
+def _hover(step: _Step, column: _Column, index: int, look: Look) -> str:
+    token = step.view.ids[index]
+    p = column.now.probabilities[index]
+    words = [f"<b>{token_label(step.names, token, 40)}</b>  #{token}", f"{literal(column.title)}: {p:.6f}"]
+    if column.before is not None:
+        words.append(look.say(Text("before: {p:.6f}", "之前：{p:.6f}").filled(p=column.before.probabilities[index])))
+    words.append(look.say(Text("rank by raw score: {r}", "原始分数排名：{r}").filled(r=index + 1)))
+    return "<br>".join(words)
+
+
+def _heading(column: _Column, left: float, arrow: bool, pixels: int, look: Look) -> list[Spec]:
+    colours = look.colours
+    room = 14 if look.narrow else pixels // 9 - 2
+    title = f"{'→ ' if arrow else ''}<b>{literal(column.title, room)}</b>"
+    first, second = column.subtitle
+    words = f"{title}<br><span style='font-size:{SMALL}px;color:{colours.muted}'>{first}<br>{second}</span>" if not look.narrow else title
+    if look.narrow:
+        words += f"<br><span style='font-size:{SMALL}px;color:{colours.muted}'>{first.split(' · ')[0]}</span>"
+    return [note(look, words, x=left, xanchor="left", y=1, yanchor="bottom", yshift=4, font={"size": FONT_SIZE + 1, "color": colours.text})]
+
+
+def _row_labels(step: _Step, rows: list[int], look: Look) -> list[Spec]:
+    """The token axis: the chosen token with ▶ and in bold, the others plain; special tokens in italics."""
+    colours = look.colours
+    most = 15 if not look.narrow else 9
+    labels = []
+    for row, index in enumerate(rows):
+        token = step.view.ids[index]
+        name = token_label(step.names, token, most)
+        chosen = index == step.index
+        if token in step.names and step.names[token].special:
+            name = f"<i>{name}</i>"
+        words = f"▶ <b>{name}</b>" if chosen else name
+        font = {"family": MONO, "size": FONT_SIZE, "color": colours.chosen if chosen else colours.text}
+        labels.append(note(look, words, x=0, xshift=-8, xanchor="right", y=row, yref="y", yanchor="middle", font=font))
+    words = look.say(Text("all others", "其余词元"))
+    labels.append(note(look, words, x=0, xshift=-8, xanchor="right", y=len(rows), yref="y", yanchor="middle"))
+    return labels
+
+
+def _stage_lines(columns: list[_Column], look: Look) -> list[str]:
+    """On a phone only the first and the last distribution are drawn: what happened between, a line each."""
+    return [f"→ <b>{literal(column.title, 20)}</b>  {column.subtitle[0].replace('alive ', '')} · {column.subtitle[1].split(' · ')[-1]}" for column in columns[1:]]
+
+
+def _named_only(hidden: list[str], look: Look) -> list[str]:
+    if not hidden:
+        return []
+    shown = " · ".join(literal(title, 30) for title in hidden)
+    return [look.say(Text("Stages that did least here, not drawn: ", "此处作用最小、未画出的阶段：")) + shown]
+
+
+# --- the cumulative bar ---------------------------------------------------------------------------
+
+
+def _segments(step: _Step) -> tuple[list[tuple[Segment | None, float, float]], float]:
+    """Segments of the bar from 0 to 1: tokens, and None for stretches whose tokens aren't drawn; the end of what is sure."""
+    sure = list(cumulative_bar(step.view))
+    bar: list[tuple[Segment | None, float, float]] = [(segment, segment.low, segment.high) for segment in sure]
+    end = sure[-1].high if sure else 0.0
+    interval = step.chosen.interval
+    if interval is not None and all(segment.index != step.index for segment in sure):
+        low, high = interval
+        if low > end:
+            bar.append((None, end, low))
+        bar.append((Segment(step.index, low, high), low, high))
+        end = high
+    if end < 1.0 - 1e-4:
+        bar.append((None, end, 1.0))
+    return bar, end
+
+
+def _cumulative(step: _Step, look: Look) -> Spec:
+    colours = look.colours
+    pixels = 250 if look.narrow else 900  # a label is written where the narrowest expected screen has room for it
+    bar, _ = _segments(step)
+    lows, widths, fills, inks, texts, hovers, patterns = [], [], [], [], [], [], []
+    for number, (segment, low, high) in enumerate(bar):
+        lows.append(round(low, 6))
+        widths.append(round(high - low, 6))
+        if segment is None:
+            fills.append(colours.rest)
+            inks.append(colours.text)
+            patterns.append("/")
+            texts.append("")
+            hovers.append(look.say(Text("all others: {p:.4f}", "其余词元：{p:.4f}").filled(p=high - low)))
+            continue
+        chosen = segment.index == step.index
+        token = step.view.ids[segment.index]
+        label = display_name(step.names.get(token))
+        room = int((high - low) * pixels / 8.6) - 1
+        fills.append(colours.chosen if chosen else (colours.bar, colours.bar_other)[number % 2])
+        inks.append(colours.on_chosen if chosen else colours.on_bar)
+        patterns.append("")
+        texts.append(literal(label, room) if room >= min(len(label), 5) else "")
+        hovers.append(f"<b>{literal(label, 40)}</b>  #{token}<br>{high - low:.6f}<br>[{low:.6f}, {high:.6f})")
+    return {
+        "type": "bar", "orientation": "h", "base": lows, "x": widths, "y": [0] * len(bar), "width": 0.96, "xaxis": "x20", "yaxis": "y2",
+        "marker": {"color": fills, "line": {"color": colours.surface, "width": 1}, "pattern": {"shape": patterns, "fgcolor": colours.muted, "size": 7}},
+        "text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"family": MONO, "size": SMALL, "color": inks},
+        "hovertext": hovers, "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
+    """The marker ▼ over the bar, and the sentence that says what was hit."""
+    colours = look.colours
+    u, interval = step.chosen.u, step.chosen.interval
+    name = f"<b>{token_label(step.names, step.chosen.token, 20)}</b>"
+    p = step.way[-1].probabilities[step.index]
+    if u is None:
+        first = next((segment for segment in cumulative_bar(step.view) if segment.index == step.index), None)
+        at = (first.low + first.high) / 2 if first is not None else 0.0
+        mark = look.say(_ARGMAX)
+        words = Text("No die: greedy takes the most likely token, {name} ({p}).", "不掷骰子：贪心取最可能的词元 {name}（{p}）。")
+        if look.narrow:
+            words = Text("No die: the most likely is {name}.", "不掷骰子：最可能的是 {name}。")
+    else:
+        at = u
+        mark = f"u = {u:.4f}"
+        words = Text("Cumulative bar: the die u = {u:.4f} falls on {name}, which holds {low:.4f} to {high:.4f}.", "累积条：骰子 u = {u:.4f} 落在 {name} 上，它占 {low:.4f} 到 {high:.4f}。")
+        if look.narrow:
+            words = Text("The die {u:.4f} hits {name}.", "骰子 {u:.4f} 命中 {name}。")
+    low, high = interval if interval is not None else (0.0, 0.0)
+    # a name may hold braces: it is put in after the numbers are formatted
+    sentence = look.say(words.filled(name="\0", p=literal(probability(p)), u=u or 0.0, low=low, high=high)).replace("\0", name)
+    side = "left" if at < 0.12 else "right" if at > 0.88 else "center"
+    marker: Spec = {
+        "type": "scatter", "mode": "markers", "x": [round(at, 6)], "y": [0.72], "xaxis": "x20", "yaxis": "y2", "cliponaxis": False,
+        "marker": {"symbol": "triangle-down", "size": 16, "color": colours.chosen, "line": {"color": colours.surface, "width": 1}},
+        "hovertext": [mark], "hoverinfo": "text",
+    }  # fmt: skip
+    shift = {"left": 10, "center": 0, "right": -10}[side]
+    return [marker], [
+        note(look, f"<b>{mark}</b>", x=at, xref="x20", xanchor=side, xshift=shift if side != "center" else 0, y=top, yanchor="bottom", yshift=2,
+             font={"size": SMALL, "color": colours.chosen}),
+        note(look, sentence, x=0, xanchor="left", xshift=-_gutter(look) + 8 if look.narrow else 0, y=top, yanchor="bottom", yshift=22,
+             font={"size": FONT_SIZE, "color": colours.text}),
+    ]  # fmt: skip
+
+
+# --- in words and in rows -------------------------------------------------------------------------
+
+
+def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -> Text:
+    """The step in words: where the distribution began, what each stage did, which token it became."""
+    step = _step(trace, lane, position)
+    if step is None:
+        return NO_VIEW
+    return Text(_sentences(trace, step, Look(language="en", stage_labels=look.stage_labels)), _sentences(trace, step, Look(language="zh", stage_labels=look.stage_labels)))
+
+
+def _sentences(trace: Trace, step: _Step, look: Look) -> str:
+    def name(index: int) -> str:
+        return display_name(step.names.get(step.view.ids[index]))
+
+    raw = step.way[0]
+    top = ", ".join(f"{name(index)} {probability(raw.probabilities[index])}" for index in range(min(3, len(step.view.ids))))
+    lane = trace.about.lanes[step.lane].name
+    told = [look.say(Text(f"Lane {lane}, token {step.chosen.position + 1}.", f"通道 {lane}，第 {step.chosen.position + 1} 个词元。"))]
+    told.append(look.say(Text(f"The model's most likely: {top}; entropy {raw.entropy:.2f} nats.", f"模型认为最可能：{top}；熵 {raw.entropy:.2f} nats。")))
+    for before, after in zip(step.way, step.way[1:], strict=False):
+        title = stage_title(after.stage or "", step.stages.get(after.stage or ""), look)
+        en = f"{title}: {before.alive} to {after.alive} tokens alive, {after.removed_mass:.1%} of the mass removed, entropy {before.entropy:.2f} to {after.entropy:.2f}."
+        zh = f"{title}：存活 {before.alive} 到 {after.alive}，移除 {after.removed_mass:.1%} 的概率，熵 {before.entropy:.2f} 到 {after.entropy:.2f}。"
+        told.append(look.say(Text(en, zh)))
+    token, p, u = name(step.index), probability(step.way[-1].probabilities[step.index]), step.chosen.u
+    if u is None:
+        told.append(look.say(Text(f"No die was rolled; the argmax is {token} ({p}).", f"没有掷骰子；最大值是 {token}（{p}）。")))
+    else:
+        told.append(look.say(Text(f"The die {u:.4f} fell on {token} ({p}).", f"骰子 {u:.4f} 落在 {token}（{p}）上。")))
+    return " ".join(told) if look.language == "en" else "".join(told)
+
+
+def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
+    """All recorded candidates: token, id, probability raw and after each stage; ✕ from where it was removed."""
+    step = _step(trace, lane, position)
+    if step is None:
+        return []
+    titles = [stage_title(after.stage or "", step.stages.get(after.stage or ""), look) for after in step.way[1:]]
+    rows: list[Row] = [(look.say(Text("token", "词元")), "id", look.say(_model_title(step.view)), *titles)]
+    removers = _removers(step)
+    for index, token in enumerate(step.view.ids):
+        mark = "▶ " if index == step.index else ""
+        cells = ["✕" if after.probabilities[index] == 0.0 and removers.get(index, at + 1) <= at else f"{after.probabilities[index]:.6f}" for at, after in enumerate(step.way)]
+        rows.append((mark + display_name(step.names.get(token)), str(token), *cells))
+    return rows
+
+
+
+FIGURE = Figure(
+    name="pipeline",
+    label=Text("Pipeline", "流水线"),
+    summary=Text(
+        "The candidates' probability as the model gave it and after each stage in order, and the die on the cumulative bar.",
+        "候选词元的概率：模型原始值、每个阶段之后的值，以及累积条上的骰子。",
+    ),
+    needs=frozenset({TokenChosen}),
+    scope="step",
+    spec=spec,
+    describe=describe,
+    table=table,
+)

@@ -1,0 +1,364 @@
+"""The first-come line: one race per device at a time, watched by whoever has the run's id.
+
+A run is driven by the device's worker thread and read by any number of viewers. Losing the last
+viewer, or a visitor's Pause, ends the worker's turn at the next step; the race is kept and goes on
+from there when it is its turn again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from playground.errors import PlaygroundError, Text
+from playground.request import Request
+from playground.trace import About, LaneEvent, StepTimed, Trace
+
+log = logging.getLogger(__name__)
+
+Phase = Literal["queued", "loading", "running", "paused", "done", "failed"]
+ENDED: frozenset[Phase] = frozenset({"done", "failed"})
+
+#: How long a run waits for a viewer that left, and how long a new run waits for its first.
+VIEWER_GRACE = 30.0
+FIRST_VIEWER_GRACE = 10.0
+#: How many runs are kept for reloads, links and records, and how many may wait.
+KEPT_RUNS = 200
+KEPT_EVENTS = 150_000
+LONGEST_LINE = 64
+
+
+class Comparison(Protocol):
+    """What a backend makes of a request: iterate to run it, one list of events per step."""
+
+    about: About
+
+    def __iter__(self) -> Iterator[list[LaneEvent]]: ...
+
+    def stop(self) -> None: ...
+
+    def one_round(self) -> int:
+        """Owe every lane one step; returns how many steps that is."""
+        ...
+
+
+Prepare = Callable[[Request, Callable[[Text, float | None], None]], Comparison]
+
+
+@dataclass(eq=False)
+class Run:
+    """One comparison: its request, its state, and everything that has happened so far."""
+
+    request: Request
+    visitor: str
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    created: float = field(default_factory=time.monotonic)
+    phase: Phase = "queued"
+    text: Text | None = None
+    progress: float | None = None
+    error: PlaygroundError | None = None
+    about: About | None = None
+    events: list[LaneEvent] = field(default_factory=list)
+    comparison: Comparison | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    version: int = 0
+    viewers: int = 0
+    left: float | None = None
+    wants: Literal["run", "pause", "stop"] = "run"
+    owed_steps: int = 0
+    steps: Iterator[list[LaneEvent]] | None = None
+
+    def tell(self, phase: Phase | None = None, text: Text | None = None, progress: float | None = None) -> None:
+        """Change the state and wake every viewer."""
+        with self.changed:
+            if phase is not None:
+                self.phase = phase
+            self.text, self.progress = text, progress
+            self.version += 1
+            self.changed.notify_all()
+
+    def add(self, events: list[LaneEvent]) -> None:
+        with self.changed:
+            self.events.extend(events)
+            self.changed.notify_all()
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+    def unwatched(self, now: float) -> bool:
+        """Whether the last viewer has left, or none ever came."""
+        if self.viewers:
+            return False
+        return self.left is not None or now - self.created > FIRST_VIEWER_GRACE
+
+    @property
+    def trace(self) -> Trace:
+        assert self.about is not None
+        return Trace(self.about, list(self.events))
+
+
+class Viewer:
+    """Keeps a run alive while somebody looks: a context manager that counts itself."""
+
+    def __init__(self, line: Line, run: Run) -> None:
+        self._line, self._run = line, run
+
+    def __enter__(self) -> Run:
+        with self._run.changed:
+            self._run.viewers += 1
+            self._run.left = None
+        self._line.viewer_came(self._run)
+        return self._run
+
+    def __exit__(self, *error: object) -> None:
+        with self._run.changed:
+            self._run.viewers -= 1
+            if not self._run.viewers:
+                self._run.left = time.monotonic()
+            self._run.changed.notify_all()
+        self._line.viewer_left(self._run)
+
+
+class Line:
+    """Who waits, who runs, who is kept. `prepare` makes a race of a request and may load a model."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        self._prepare = prepare
+        self._lock = threading.Condition()
+        self._waiting: deque[Run] = deque()
+        self._running: Run | None = None
+        self._kept: OrderedDict[str, Run] = OrderedDict()
+        self._seconds_per_step: dict[str, float] = {}
+        self._worker: threading.Thread | None = None
+
+    # --- for visitors ------------------------------------------------------------------------
+
+    def start(self, request: Request, visitor: str) -> Run:
+        """Take a place in the line; one unfinished run per visitor."""
+        with self._lock:
+            for other in [run for run in self._kept.values() if run.visitor == visitor and not run.ended]:
+                if other.viewers:
+                    raise PlaygroundError(
+                        "run_already", Text("You already have a run in progress: stop it first.", "您已有一个运行正在进行：请先停止它。")
+                    )
+                self._end(other)
+            if len(self._waiting) >= LONGEST_LINE:
+                raise PlaygroundError(
+                    "line_full",
+                    Text("{count} runs are waiting already: try again in a few minutes.", "已有 {count} 个运行在排队：请几分钟后再试。"),
+                    count=len(self._waiting),
+                )
+            run = Run(request, visitor)
+            self._kept[run.id] = run
+            self._waiting.append(run)
+            self._forget_old()
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="device", daemon=True)
+                self._worker.start()
+            self._lock.notify_all()
+        return run
+
+    def get(self, run_id: object) -> Run:
+        with self._lock:
+            run = self._kept.get(run_id) if isinstance(run_id, str) else None
+        if run is None:
+            raise PlaygroundError("run_unknown", Text("This run is no longer here: start it again.", "该运行已不在此处：请重新开始。"))
+        return run
+
+    def watch(self, run: Run) -> Viewer:
+        return Viewer(self, run)
+
+    def stop(self, run: Run) -> None:
+        """End the run at its next step or prompt piece; what was generated stays."""
+        run.wants = "stop"
+        self._wake(run)
+
+    def pause(self, run: Run) -> None:
+        if run.wants == "run":
+            run.wants = "pause"
+            self._wake(run)
+
+    def resume(self, run: Run) -> None:
+        if run.wants == "pause":
+            run.wants = "run"
+            self._wake(run)
+
+    def step(self, run: Run) -> None:
+        """While paused: every lane that has not ended makes one step."""
+        if run.wants == "pause" and run.phase == "paused" and run.comparison is not None:
+            run.owed_steps = run.comparison.one_round()
+            self._wake(run)
+
+    def place(self, run: Run) -> int | None:
+        """How many runs are ahead; None once it runs."""
+        with self._lock:
+            if run not in self._waiting:
+                return None
+            return list(self._waiting).index(run) + (1 if self._running is not None else 0)
+
+    def expected_seconds(self, request: Request) -> float | None:
+        """How long a run will take here, from the steps measured so far; None before the first."""
+        seconds = [self._seconds_per_step.get(lane.model or request.model or "") for lane in request.lanes]
+        if any(second is None for second in seconds):
+            return None
+        return sum(second * lane.max_new_tokens for second, lane in zip(seconds, request.lanes, strict=True) if second is not None)
+
+    def seconds_until(self, run: Run) -> float | None:
+        """When a waiting run begins: what those ahead of it still need, or None if that isn't known."""
+        with self._lock:
+            if run not in self._waiting:
+                return 0.0
+            ahead = list(self._waiting)[: list(self._waiting).index(run)]
+            if self._running is not None:
+                ahead.append(self._running)
+        needs = [self._remaining(other) for other in ahead]
+        return None if any(need is None for need in needs) else sum(need for need in needs if need is not None)
+
+    def _remaining(self, run: Run) -> float | None:
+        whole = self.expected_seconds(run.request)
+        if whole is None:
+            return None
+        return max(whole - sum(event.seconds + event.recording for _, event in list(run.events) if isinstance(event, StepTimed)), 0.0)
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        with self._lock:
+            return self._running is not None
+
+    # --- viewers -----------------------------------------------------------------------------
+
+    def viewer_came(self, run: Run) -> None:
+        self._wake(run, first=True)
+
+    def viewer_left(self, run: Run) -> None:
+        with self._lock:
+            self._lock.notify_all()
+
+    def _wake(self, run: Run, first: bool = False) -> None:
+        """Bring a run that isn't running to the head of the line, if it has something to do there."""
+        with self._lock:
+            paused = run.phase == "paused" and run is not self._running and run not in self._waiting
+            if paused and (run.wants != "pause" or run.owed_steps):
+                if run.wants == "run" and not run.owed_steps:
+                    run.tell("queued")
+                self._waiting.appendleft(run)
+            elif run.wants == "stop" and run in self._waiting and run.steps is None:
+                self._waiting.remove(run)
+                run.tell("done", Text("Stopped before it began.", "在开始前已停止。"))
+            self._lock.notify_all()
+
+    # --- the worker --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not (run := self._next()):
+                    self._lock.wait(timeout=1.0)
+                    self._reap()
+                self._running = run
+            try:
+                self._drive(run)
+            except PlaygroundError as error:
+                run.error = error
+                run.tell("failed", error.text)
+            except Exception:
+                log.exception("run %s broke", run.id)
+                run.error = PlaygroundError("bug", Text("Something broke here; it is in the server's log.", "程序出错；详情在服务器日志中。"))
+                run.tell("failed", run.error.text)
+            finally:
+                with self._lock:
+                    self._running = None
+                    if run.ended:
+                        run.steps = run.comparison = None
+                    self._lock.notify_all()
+
+    def _next(self) -> Run | None:
+        """The first run in the line that somebody looks at; others step out of the line until they do."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            if run.ended:
+                continue
+            if run.unwatched(time.monotonic()) and run.wants != "stop":
+                run.tell("paused", Text("Nobody is watching.", "没有人在看。"))
+                continue
+            return run
+        return None
+
+    def _drive(self, run: Run) -> None:
+        """Run steps until the race ends, or the run has to give the device to the next."""
+        if run.steps is None:
+            run.tell("loading")
+            run.comparison = self._prepare(run.request, lambda text, progress: run.tell("loading", text, progress))
+            run.about = run.comparison.about
+            run.steps = iter(run.comparison)
+        run.tell("running")
+        assert run.comparison is not None
+        while True:
+            if run.wants == "stop":
+                run.comparison.stop()
+            elif run.unwatched(time.monotonic()):
+                run.tell("paused", Text("Nobody is watching.", "没有人在看。"))
+                return
+            elif run.wants == "pause" and run.owed_steps <= 0:
+                run.tell("paused")
+                return
+            events = next(run.steps, None)
+            if events is None:
+                run.tell("done")
+                return
+            run.add(events)
+            timed = [event for _, event in events if isinstance(event, StepTimed)]
+            run.owed_steps -= len(timed)
+            self._learn(run, events)
+
+    def _learn(self, run: Run, events: list[LaneEvent]) -> None:
+        """Keep a running mean of a step's wall time per model: the basis of every expected second."""
+        for lane, event in events:
+            if isinstance(event, StepTimed) and lane is not None:
+                model = run.request.lanes[lane].model or run.request.model or ""
+                seconds = event.seconds + event.recording
+                known = self._seconds_per_step.get(model)
+                self._seconds_per_step[model] = seconds if known is None else known + 0.05 * (seconds - known)
+
+    def _reap(self) -> None:
+        """Cancel what nobody came back to. Called with the lock held."""
+        now = time.monotonic()
+        for run in list(self._kept.values()):
+            if run.phase == "paused" and run.wants != "stop" and run.unwatched(now) and now - (run.left or run.created) > VIEWER_GRACE:
+                self._end(run)
+
+    def _end(self, run: Run) -> None:
+        """Cancel a run that isn't running, or ask the one that is. Called with the lock held."""
+        run.wants = "stop"
+        if run is self._running:
+            return
+        if run in self._waiting:
+            self._waiting.remove(run)
+        if run.comparison is not None and run.steps is not None:
+            run.comparison.stop()
+            for events in run.steps:
+                run.add(events)
+        run.steps = run.comparison = None
+        run.tell("done", Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
+
+    def _forget_old(self) -> None:
+        """Drop the oldest ended runs that nobody looks at. Called with the lock held."""
+        events = sum(len(run.events) for run in self._kept.values())
+        for run in list(self._kept.values()):
+            if len(self._kept) <= KEPT_RUNS and events <= KEPT_EVENTS:
+                return
+            if run.ended and not run.viewers:
+                events -= len(run.events)
+                del self._kept[run.id]

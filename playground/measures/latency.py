@@ -1,0 +1,242 @@
+"""How long a lane took, by the definitions of `vllm bench serve`, on the lane's own time.
+
+Lanes take turns on one device, so wall time would charge a lane for its neighbours. A lane's own
+time is the sum of its steps' seconds: waiting for other lanes and our recording are left out.
+
+- TTFT: from the start of the lane to its first token: reading the prompt, then the first choice.
+- ITL: the time between two tokens. The first token has none. A step that brings several tokens
+  gives each of them the gap divided by their number (amortised, as nobody saw them apart).
+- E2E: from the start of the lane to its last token. TPOT = (E2E - TTFT) / (n - 1).
+- tokens/s = (n - 1) / (E2E - TTFT): the speed of decoding, prompt reading left out; 1 / TPOT.
+
+Where the prompt was read once for the whole race, that time belongs to no lane: TTFT is then given
+for the race, the lane's is unknown, and the lane's E2E leaves the reading out and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from playground.errors import Text
+from playground.measures import Quantity
+from playground.trace import Event, Finished, LaneEvent, PromptRead, StepTimed, TokenChosen, Trace
+
+_E2E = Text("E2E", "端到端")
+_TTFT = Text("TTFT", "首词元时间")
+_ITL_P50 = Text("ITL median", "词元间隔中位数")
+_ITL_P95 = Text("ITL p95", "词元间隔 p95")
+_TPOT = Text("TPOT", "每词元时间")
+_SPEED = Text("tokens/s", "词元/秒")
+_TOKENS = Text("tokens", "词元数")
+_KV = Text("KV cache", "KV 缓存")
+_PEAK = Text("peak memory", "峰值内存")
+_STOP = Text("stopped by", "停止原因")
+
+OWN_E2E = "Σ prompt pieces + Σ steps"
+SHARED_E2E = "Σ steps; the prompt was read once for the race and is not in it"
+OWN_TTFT = "Σ prompt pieces + first step"
+RACE_TTFT = "Σ pieces of the shared prompt + first step of the lane that stepped first"
+
+STOP_REASONS = {
+    "eos": Text("end of sequence", "遇到结束符"),
+    "stop_string": Text("stop string", "遇到停止字符串"),
+    "max_new_tokens": Text("token limit", "达到词元上限"),
+    "context": Text("context full", "上下文已满"),
+    "stopped": Text("stopped by hand", "手动停止"),
+    "out_of_memory": Text("out of memory", "内存不足"),
+}
+
+
+def percentile(ordered: Sequence[float], q: float) -> float | None:
+    """The q-th percentile (0 to 100) of ascending values, linear between neighbours as NumPy's default."""
+    if not ordered:
+        return None
+    at = (len(ordered) - 1) * q / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+@dataclass
+class LaneMeter:
+    """The numbers of one lane, kept up to date event by event: `add` is cheap, `numbers` too.
+
+    `itl` holds seconds per token from the second token on; `gaps` the time between two steps that
+    brought tokens, undivided (what a client of a server would see between two chunks).
+    """
+
+    prompt_seconds: float = 0.0
+    reads_itself: bool = False
+    reused: bool = False
+    first_step: float | None = None
+    decode_seconds: float = 0.0
+    timed_tokens: int = 0
+    tokens: int = 0
+    itl: list[float] = field(default_factory=list)
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    finished: Finished | None = None
+    last: StepTimed | None = None
+    _ordered: list[float] = field(default_factory=list)
+    _waiting: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of this lane, in order."""
+        if isinstance(event, TokenChosen):
+            self.tokens += 1
+        elif isinstance(event, StepTimed):
+            self._step(event)
+        elif isinstance(event, PromptRead):
+            if event.reused:
+                self.reused = True
+            else:
+                self.reads_itself = True
+                self.prompt_seconds += event.seconds
+        elif isinstance(event, Finished):
+            self.finished = event
+
+    def _step(self, step: StepTimed) -> None:
+        self.last = step
+        self.decode_seconds += step.seconds
+        # A step may bring no token (beams that have only moved on): its time belongs to the next token.
+        self._waiting += step.seconds
+        if not step.tokens:
+            return
+        if self.timed_tokens:
+            gap = self._waiting / step.tokens
+            self.gaps.append((self._waiting, step.tokens))
+            for _ in range(step.tokens):
+                self.itl.append(gap)
+                insort(self._ordered, gap)
+        else:
+            self.first_step = self._waiting
+        self.timed_tokens += step.tokens
+        self._waiting = 0.0
+
+    @property
+    def e2e_seconds(self) -> float | None:
+        """The lane's own seconds so far; with a shared prompt, without its reading."""
+        return None if self.last is None else self.prompt_seconds + self.decode_seconds
+
+    @property
+    def ttft_seconds(self) -> float | None:
+        """Seconds to the first token, known only to a lane that read its prompt itself."""
+        return self.prompt_seconds + self.first_step if self.reads_itself and self.first_step is not None else None
+
+    @property
+    def seconds_after_first(self) -> float | None:
+        """E2E - TTFT, the same whoever read the prompt; None until a second token is there."""
+        if self.first_step is None or self.timed_tokens < 2:
+            return None
+        return self.decode_seconds - self._waiting - self.first_step
+
+    def itl_percentile(self, q: float) -> float | None:
+        return percentile(self._ordered, q)
+
+    def numbers(self) -> dict[str, Quantity]:
+        """The numbers line of a lane, by name, in the order in which it is shown."""
+        later, after = self.timed_tokens - 1, self.seconds_after_first
+        last = self.last
+        e2e_formula = OWN_E2E if self.reads_itself else SHARED_E2E
+        return {
+            "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, e2e_formula),
+            "ttft": Quantity(self.ttft_seconds, "s", "derived", _TTFT, OWN_TTFT if self.reads_itself else None),
+            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, "median of ITL, linear between neighbours"),
+            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, "95th percentile of ITL, linear between neighbours"),
+            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, "(E2E − TTFT) / (n − 1)"),
+            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, "(n − 1) / (E2E − TTFT)"),
+            "tokens": Quantity(self.tokens, "tokens", "measured", _TOKENS),
+            "kv_bytes": Quantity(last.cache_bytes if last else None, "B", "measured", _KV),
+            "peak_memory": Quantity(last.peak_memory if last else None, "B", "measured", _PEAK),
+            "stop": self._stop(),
+        }
+
+    def _stop(self) -> Quantity:
+        if self.finished is None:
+            return Quantity(None, "", "measured", _STOP)
+        return Quantity(self.finished.reason, "", "measured", stop_text(self.finished))
+
+
+def stop_text(finished: Finished) -> Text:
+    """Why a lane ended, in words."""
+    if finished.message is not None and finished.reason == "error":
+        return Text(finished.message["en"], finished.message["zh"])
+    return STOP_REASONS.get(finished.detail, Text(finished.detail, finished.detail))
+
+
+def lane_meter(trace: Trace, lane: int) -> LaneMeter:
+    """A meter that has seen all events of one lane."""
+    meter = LaneMeter()
+    for event in trace.of(lane):
+        meter.add(event)
+    return meter
+
+
+def lane_numbers(trace: Trace, lane: int) -> dict[str, Quantity]:
+    """The numbers line of one lane; during a run keep a `LaneMeter` instead of asking anew."""
+    return lane_meter(trace, lane).numbers()
+
+
+@dataclass
+class SharedRead:
+    """One prompt that was read once for several lanes: its seconds, and who got a copy."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    lanes: list[int] = field(default_factory=list)
+    first_step: float | None = None
+
+    @property
+    def ttft(self) -> Quantity:
+        """TTFT of the race: the shared reading, then the first choice of whichever lane came first."""
+        known = self.seconds + self.first_step if self.first_step is not None else None
+        return Quantity(known, "s", "derived", _TTFT, RACE_TTFT)
+
+
+@dataclass
+class RaceMeter:
+    """A meter per lane, and the prompts that were read once for several of them.
+
+    Fed with events as they come: `add` takes the `(lane, event)` pairs of a trace in order.
+    """
+
+    lanes: dict[int, LaneMeter] = field(default_factory=dict)
+    shared: list[SharedRead] = field(default_factory=list)
+
+    def add(self, lane: int | None, event: Event) -> None:
+        if lane is None:
+            if isinstance(event, PromptRead) and event.shared:
+                # Lanes of another model or prompt have their own shared reading: it begins after the copies.
+                if not self.shared or self.shared[-1].lanes:
+                    self.shared.append(SharedRead())
+                self.shared[-1].seconds += event.seconds
+                self.shared[-1].tokens = event.tokens
+            return
+        if isinstance(event, PromptRead) and event.reused and self.shared:
+            self.shared[-1].lanes.append(lane)
+        meter = self.lanes.setdefault(lane, LaneMeter())
+        stepped = meter.first_step
+        meter.add(event)
+        if stepped is None and meter.first_step is not None:
+            for reading in self.shared:
+                if lane in reading.lanes and reading.first_step is None:
+                    reading.first_step = meter.first_step
+
+
+def race_meter(events: Sequence[LaneEvent]) -> RaceMeter:
+    """A meter that has seen all events of a race."""
+    meter = RaceMeter()
+    for lane, event in events:
+        meter.add(lane, event)
+    return meter
+
+
+def race_ttft(trace: Trace) -> Quantity | None:
+    """TTFT of a race that read one prompt for all its lanes; None where lanes read it themselves.
+
+    With several shared prompts (lanes of different models) there is no single one: ask `RaceMeter`.
+    """
+    shared = race_meter(trace.events).shared
+    return shared[0].ttft if len(shared) == 1 else None

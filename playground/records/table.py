@@ -1,0 +1,73 @@
+"""The experiment record: one row per lane, as a Markdown table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playground.measures import Quantity
+from playground.measures.latency import race_meter, stop_text
+from playground.measures.text import output_text
+from playground.trace import Trace
+
+COLUMNS = ("lane", "configuration", "output", "tokens", "E2E s", "TTFT s", "ITL p50 ms", "ITL p95 ms", "tokens/s", "KV MB", "stopped by", "run")
+
+
+def rows(trace: Trace) -> list[list[str]]:
+    """One row of texts per lane, under `COLUMNS`; what isn't known is "–"."""
+    meter = race_meter(trace.events)
+    table = []
+    for index, lane in enumerate(trace.about.lanes):
+        if index not in meter.lanes:
+            continue
+        numbers = meter.lanes[index].numbers()
+        finished = meter.lanes[index].finished
+        shared = next((reading.ttft for reading in meter.shared if index in reading.lanes), None)
+        ttft = _number(numbers["ttft"], 1, 3) if shared is None else f"{_number(shared, 1, 3)} (race)"
+        table.append(
+            [
+                lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0), _number(numbers["e2e"], 1, 2), ttft,
+                _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1), _number(numbers["tokens_per_second"], 1, 1),
+                _number(numbers["kv_bytes"], 1e-6, 2), stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
+            ]
+        )  # fmt: skip
+    return table
+
+
+def configuration(trace: Trace, index: int) -> str:
+    """A lane's effective configuration in one line; inherited values say of whom, idle ones that they are."""
+    lane = trace.about.lanes[index]
+    parts = [lane.strategy, *(f"{name}={value}" for name, value in lane.knobs.items())]
+    for stage in lane.stages:
+        words = " ".join(f"{name}={_value(value)}" for name, value in stage.knobs.items())
+        origin = {"asked": "", "model": " (model's default)", "library": " (transformers' default)"}[stage.origin]
+        parts.append(f"{words}{origin}{' (idle under ' + lane.strategy + ')' if stage.idle else ''}")
+    parts.append(f"max_new_tokens={lane.max_new_tokens}")
+    if lane.stop:
+        parts.append(f"stop={list(lane.stop)!r}")
+    return ", ".join(parts)
+
+
+def markdown(trace: Trace) -> str:
+    """The record as a Markdown table, with where and when it was made under it."""
+    about = trace.about
+    lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *(_line(row) for row in rows(trace))]
+    models = ", ".join(f"{model.name} ({model.dtype}, {model.device})" for model in about.models)
+    versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
+    return "\n".join([*lines, "", f"{models} · {about.machine} · {about.created} · seed {about.request.get('seed')} · {versions}"])
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(_cell(str(cell)) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """Text that can't break out of its cell."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", "").replace("\n", "<br>")
+
+
+def _number(quantity: Quantity, factor: float, digits: int) -> str:
+    return "–" if not isinstance(quantity.value, (int, float)) else f"{quantity.value * factor:.{digits}f}"
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,307 @@
+"""What was asked: a prompt, the lanes that answer it, and the seed they share.
+
+Requests come from a page, a command line, a link or a program, as plain values that nobody has
+checked: `Request.from_json` casts every value, holds it against its range and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from playground.engine.knobs import Knob, cast, checked, knobs_of
+from playground.engine.stages import Stage, knob_owners, stages
+from playground.engine.strategies import Strategy, strategies
+from playground.errors import BadValue, PlaygroundError, Text
+
+TRANSFORMERS_ORDER = (
+    "sequence_bias", "encoder_repetition", "repetition", "no_repeat_ngram", "bad_words", "min_length", "min_new_tokens",
+    "forced_eos", "exponential_decay_length", "suppress", "begin_suppress", "presence", "frequency", "logit_bias",
+    "temperature", "top_h", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "mirostat",
+)  # fmt: skip
+"""transformers' order (`_get_logits_processor`, 5.24); our own stages stand where it puts custom processors, mirostat last."""
+
+VLLM_ORDER = (
+    "bad_words", "min_length", "min_new_tokens", "logit_bias", "repetition", "frequency", "presence", "temperature", "min_p", "top_k", "top_p",
+    "sequence_bias", "encoder_repetition", "no_repeat_ngram", "forced_eos", "exponential_decay_length", "suppress", "begin_suppress",
+    "top_h", "typical", "epsilon", "eta", "mirostat",
+)  # fmt: skip
+"""vLLM's order (V1 sampler, 0.32); stages that it doesn't know come after its top-p."""
+
+ORDERS = {"transformers": TRANSFORMERS_ORDER, "vllm": VLLM_ORDER}
+
+#: What `generate` switches on by itself when it samples: the library's own default.
+LIBRARY_DEFAULTS: dict[str, Any] = {"top_k": 50}
+
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may ask for here; the page and the errors name these numbers."""
+
+    lanes: int = 6
+    prompt_characters: int = 20_000
+    max_new_tokens: int = 1024
+    stop_strings: int = 8
+
+
+_MAX_NEW_TOKENS = Knob("int", 80, Text("max new tokens", "最多新词元"), Text("How many tokens a lane may write.", "一条通道最多写多少词元。"), low=1)
+_SEED = Knob("int", 0, Text("seed", "种子"), Text("What every die follows from.", "所有骰子由它决定。"), low=0, high=2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One way of decoding the prompt: a strategy, the stages that were asked for, and where it ends.
+
+    `stages` holds what was asked, switched off or not: an "off" that was asked for wins over a
+    default that would be inherited. `defaults` says whether a lane inherits what `generate` would
+    (the model's generation config, then the library's top-k 50) or starts with everything off.
+    """
+
+    name: str
+    strategy: Strategy
+    stages: tuple[Stage, ...] = ()
+    order: tuple[str, ...] = TRANSFORMERS_ORDER
+    defaults: str = "off"
+    model: str | None = None
+    max_new_tokens: int = 80
+    stop: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = field(default=(), compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        knobs = {name: getattr(owner, name) for owner in (self.strategy, *self.stages) for name in knobs_of(type(owner))}
+        order: Any = next((name for name, order in ORDERS.items() if order == self.order), list(self.order))
+        return {
+            "name": self.name, "strategy": self.strategy.name, "knobs": knobs, "order": order, "defaults": self.defaults,
+            "model": self.model, "max_new_tokens": self.max_new_tokens, "stop": list(self.stop),
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(raw: Any, limits: Limits = Limits()) -> Lane:
+        """Check one lane's plain values; errors name the lane, the knob, the range and the value."""
+        if not isinstance(raw, dict):
+            raise BadValue("lane_broken", Text("A lane is an object with a strategy and knobs.", "通道应是包含策略和参数的对象。"))
+        allowed = {"name", "strategy", "knobs", "order", "defaults", "model", "max_new_tokens", "stop"}
+        _known_keys(raw, allowed, "lane")
+        knobs = raw.get("knobs", {})
+        if not isinstance(knobs, dict):
+            raise BadValue("lane_broken", Text("A lane's knobs are an object.", "通道的参数应是一个对象。"))
+        strategy_class = strategies.get(str(raw.get("strategy", "greedy")))
+        own = {name: value for name, value in knobs.items() if name in knobs_of(strategy_class)}
+        strategy = checked(strategy_class, own)
+        by_stage: dict[type[Stage], dict[str, Any]] = {}
+        owners = knob_owners()
+        for name, value in knobs.items():
+            if name in own:
+                continue
+            if name not in owners:
+                raise BadValue("knob_unknown", Text("There is no knob {name}.", "没有参数 {name}。"), name=repr(name)[:60])
+            by_stage.setdefault(owners[name], {})[name] = value
+        strategy, by_stage, notes = greedy_if_cold(strategy, by_stage)
+        order = _order(raw.get("order", "transformers"))
+        asked = tuple(checked(stage, values) for stage, values in by_stage.items())
+        stop = raw.get("stop", ())
+        if isinstance(stop, str):
+            stop = (stop,)
+        if not isinstance(stop, (list, tuple)) or len(stop) > limits.stop_strings or not all(isinstance(s, str) and 0 < len(s) <= 200 for s in stop):
+            raise BadValue(
+                "stop_range",
+                Text("stop takes up to {most} strings of 1 to 200 characters, got {value}.", "stop 最多 {most} 个字符串，每个 1 到 200 字符，而给出的是 {value}。"),
+                most=limits.stop_strings, value=repr(stop)[:60],
+            )  # fmt: skip
+        defaults = raw.get("defaults", "off")
+        if defaults not in ("off", "inherit"):
+            raise BadValue("knob_range", Text("defaults must be off | inherit, got {value}.", "defaults 必须是 off | inherit，而给出的是 {value}。"), value=repr(defaults)[:60])
+        model = raw.get("model")
+        if model is not None and (not isinstance(model, str) or not 0 < len(model) <= 300):
+            raise BadValue("model_unknown", Text("A model is named by a short text.", "模型由一段短文本命名。"))
+        most = replace(_MAX_NEW_TOKENS, high=limits.max_new_tokens)
+        return Lane(
+            name=str(raw.get("name") or describe(strategy, asked))[:60],
+            strategy=strategy,
+            stages=asked,
+            order=order,
+            defaults=defaults,
+            model=model,
+            max_new_tokens=cast("max_new_tokens", most, raw.get("max_new_tokens", _MAX_NEW_TOKENS.default)),
+            stop=tuple(stop),
+            notes=notes,
+        )
+
+    @staticmethod
+    def from_words(words: str, limits: Limits = Limits()) -> Lane:
+        """Read a lane as people type it: "sample temperature=0.8 top_p=0.95 stop='###'"."""
+        try:
+            strategy, *settings = shlex.split(words)
+            pairs = [setting.split("=", 1) for setting in settings]
+            raw: dict[str, Any] = {"strategy": strategy, "knobs": {}}
+            for name, value in pairs:
+                if name in ("name", "order", "defaults", "model", "max_new_tokens"):
+                    raw[name] = value.split(",") if name == "order" and "," in value else value
+                elif name == "stop":
+                    raw.setdefault("stop", []).append(value.replace("\\n", "\n"))
+                else:
+                    raw["knobs"][name] = value.replace("\\n", "\n")
+        except ValueError as error:
+            raise BadValue(
+                "lane_broken",
+                Text("A lane is a strategy and knob=value pairs, got {value}.", "通道写作：策略 参数=值 …，而给出的是 {value}。"),
+                value=repr(words)[:80],
+            ) from error  # fmt: skip
+        return Lane.from_json(raw, limits)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The text that every lane answers. `chat` None means: a chat template if the model has one."""
+
+    text: str
+    chat: bool | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A comparison as asked. Equal requests of equal versions give equal traces."""
+
+    prompt: Prompt
+    lanes: tuple[Lane, ...]
+    seed: int = 0
+    model: str | None = None
+    share_prompt: bool = True
+    align: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prompt": {"text": self.prompt.text, "chat": self.prompt.chat, "system": self.prompt.system},
+            "lanes": [lane.to_json() for lane in self.lanes],
+            "seed": self.seed, "model": self.model, "share_prompt": self.share_prompt, "align": self.align,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(raw: Any, limits: Limits = Limits()) -> Request:
+        """Check a whole request; the first thing wrong with it is raised as a `BadValue`."""
+        if not isinstance(raw, dict):
+            raise BadValue("request_broken", Text("A request is an object with a prompt and lanes.", "请求应是包含提示词和通道的对象。"))
+        _known_keys(raw, {"prompt", "lanes", "seed", "model", "share_prompt", "align"}, "request")
+        prompt = raw.get("prompt")
+        if isinstance(prompt, str):
+            prompt = {"text": prompt}
+        if not isinstance(prompt, dict) or not isinstance(prompt.get("text"), str) or not prompt["text"].strip():
+            raise BadValue("prompt_empty", Text("The prompt is empty: write something for the model to continue.", "提示词为空：请写点内容让模型继续。"))
+        _known_keys(prompt, {"text", "chat", "system"}, "prompt")
+        text, system, chat = prompt["text"], prompt.get("system"), prompt.get("chat")
+        if chat not in (None, True, False) or not (system is None or isinstance(system, str)):
+            raise BadValue("request_broken", Text("chat is true, false or null; system is text or null.", "chat 为 true、false 或 null；system 为文本或 null。"))
+        length = len(text) + len(system or "")
+        if length > limits.prompt_characters:
+            raise BadValue(
+                "prompt_length",
+                Text("The prompt may have {most} characters, this one has {length}.", "提示词最多 {most} 个字符，这个有 {length} 个。"),
+                most=limits.prompt_characters, length=length,
+            )  # fmt: skip
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in text + (system or "")):
+            raise BadValue("prompt_broken", Text("The prompt contains half a character (a lone surrogate).", "提示词包含半个字符（孤立代理项）。"))
+        lanes = raw.get("lanes")
+        if not isinstance(lanes, (list, tuple)) or not 1 <= len(lanes) <= limits.lanes:
+            raise BadValue("lane_count", Text("A comparison has 1 to {most} lanes.", "一次比较有 1 到 {most} 条通道。"), most=limits.lanes)
+        model = raw.get("model")
+        if model is not None and (not isinstance(model, str) or not 0 < len(model) <= 300):
+            raise BadValue("model_unknown", Text("A model is named by a short text.", "模型由一段短文本命名。"))
+        for switch in ("share_prompt", "align"):
+            if not isinstance(raw.get(switch, True), bool):
+                raise BadValue("request_broken", Text("{name} is true or false.", "{name} 为 true 或 false。"), name=switch)
+        return Request(
+            prompt=Prompt(text, chat, system or None),
+            lanes=tuple(_in_lane(index, lane, limits) for index, lane in enumerate(lanes)),
+            seed=cast("seed", _SEED, raw.get("seed", 0)),
+            model=model,
+            share_prompt=raw.get("share_prompt", True),
+            align=raw.get("align", False),
+        )
+
+
+def _in_lane(index: int, raw: Any, limits: Limits) -> Lane:
+    try:
+        return Lane.from_json(raw, limits)
+    except PlaygroundError as error:
+        error.values = {**error.values, "lane": index}
+        raise
+
+
+def _known_keys(raw: dict[str, Any], allowed: set[str], what: str) -> None:
+    unknown = set(raw) - allowed
+    if unknown:
+        raise BadValue("request_broken", Text("A {what} has no {name}.", "{what} 没有 {name}。"), what=what, name=repr(sorted(map(str, unknown))[0])[:60])
+
+
+def _order(raw: Any) -> tuple[str, ...]:
+    """A stage order by name, or a list of stages that come first; the others follow as in transformers."""
+    if isinstance(raw, str) and raw in ORDERS:
+        return ORDERS[raw]
+    known = stages.all()
+    if not isinstance(raw, (list, tuple)) or len(set(map(str, raw))) != len(raw) or not all(isinstance(n, str) and n in known for n in raw):
+        raise BadValue(
+            "order_range",
+            Text("order must be {names} or a list of different stages, got {value}.", "order 必须是 {names} 或互不相同的阶段列表，而给出的是 {value}。"),
+            names=" | ".join(ORDERS), value=repr(raw)[:60],
+        )  # fmt: skip
+    return (*raw, *(name for name in TRANSFORMERS_ORDER if name not in raw))
+
+
+def greedy_if_cold(
+    strategy: Strategy, by_stage: dict[type[Stage], dict[str, Any]]
+) -> tuple[Strategy, dict[type[Stage], dict[str, Any]], tuple[Text, ...]]:
+    """Temperature 0 or below 1e-5 means greedy: say so, and don't divide by it."""
+    temperature = stages.get("temperature")
+    value = by_stage.get(temperature, {}).get("temperature")
+    try:
+        cold = value is not None and not isinstance(value, bool) and float(value) < GREEDY_BELOW
+    except (TypeError, ValueError):
+        cold = False
+    if not cold:
+        return strategy, by_stage, ()
+    kept = {stage: values for stage, values in by_stage.items() if stage is not temperature}
+    if strategy.name != "sample":
+        return strategy, kept, ()
+    note = Text("temperature {value} means greedy: no die is rolled.", "温度 {value} 即贪心：不掷骰子。").filled(value=value)
+    return strategies.get("greedy")(), kept, (note,)
+
+
+def describe(strategy: Strategy, asked: tuple[Stage, ...]) -> str:
+    """A lane's name when it was given none: the strategy and what is switched on."""
+    on = [f"{name} {getattr(stage, name)}" for stage in asked if not stage.is_off for name in knobs_of(type(stage))]
+    return " · ".join([strategy.name, *on])
+
+
+@dataclass(frozen=True)
+class EffectiveStage:
+    """A stage that a lane will run: who asked for it, and whether it has anything to do."""
+
+    stage: Stage
+    origin: str  # asked | model | library
+    idle: bool
+
+
+def effective_stages(lane: Lane, generation_config: dict[str, Any]) -> tuple[EffectiveStage, ...]:
+    """The stages of a lane in order, inherited defaults included, those that are off left out.
+
+    `generation_config` holds the model's own defaults by knob name. As in `generate`, a value
+    that was asked for wins over the model's, and the model's over the library's.
+    """
+    asked = {knob_name for stage in lane.stages for knob_name in knobs_of(type(stage))}
+    found = {stage.name: (stage, "asked") for stage in lane.stages}
+    if lane.defaults == "inherit":
+        owners = knob_owners()
+        library = LIBRARY_DEFAULTS if lane.strategy.warps else {}
+        for origin, values in (("model", generation_config), ("library", library)):
+            for knob_name, value in values.items():
+                owner = owners.get(knob_name)
+                if owner is None or knob_name in asked or owner.name in found:
+                    continue
+                found[owner.name] = (checked(owner, {knob_name: value}), origin)
+    position = {name: index for index, name in enumerate(lane.order)}
+    on = sorted((entry for entry in found.values() if not entry[0].is_off), key=lambda entry: position[entry[0].name])
+    return tuple(EffectiveStage(stage, origin, idle=stage.kind == "warper" and not lane.strategy.warps) for stage, origin in on)

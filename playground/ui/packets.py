@@ -1,0 +1,195 @@
+"""A run as the page hears it: deltas only, so that the packet at token 500 is as small as at token 10.
+
+A packet is one JSON string: state, the events since a sequence number (a count of events), and the
+numbers line. What grows with the run never travels twice; a viewer who lost the stream names the
+last sequence number that it has seen, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from playground.engine.strategies import strategies
+from playground.line import Line, Run
+from playground.measures.distribution import distributions
+from playground.measures.latency import RaceMeter
+from playground.measures.text import TextJoiner, display_name
+from playground.trace import Event, Finished, LaneEvent, PromptRead, StepTimed, StepView, TokenChosen, TokenName, TokensNamed
+
+#: Seconds between two packets, and how many events one may carry: the page draws while the rest waits.
+TICK = 0.1
+MOST_EVENTS = 400
+#: How many candidates travel with every token, for the hover; the rest is asked for when it is looked at.
+HOVER_CANDIDATES = 6
+
+
+def rounded(number: float | None, digits: int = 5) -> float | None:
+    """A number as short as a screen needs it: so many significant digits."""
+    return None if number is None else float(f"{number:.{digits}g}")
+
+
+@dataclass
+class Payloads:
+    """The events of one run as the page hears them, each encoded once for all of its viewers."""
+
+    run: Run
+    encoded: list[str] = field(default_factory=list)
+    names: dict[str, dict[int, TokenName]] = field(default_factory=dict)
+    joiners: dict[int, TextJoiner] = field(default_factory=dict)
+    meter: RaceMeter = field(default_factory=RaceMeter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    numbers: str = "null"
+
+    def upto(self, count: int) -> None:
+        """Encode the run's events up to `count`."""
+        with self.lock:
+            fresh = self.run.events[len(self.encoded) : count]
+            for lane, event in fresh:
+                self.meter.add(lane, event)
+                self.encoded.append(self._encode(lane, event))
+            if fresh:
+                self.numbers = json.dumps(self._numbers(), separators=(",", ":"))
+
+    def _numbers(self) -> dict[str, Any]:
+        numbers: dict[str, Any] = {}
+        for lane, meter in self.meter.lanes.items():
+            numbers[str(lane)] = {name: {**quantity.to_json(), "value": _short(quantity.value)} for name, quantity in meter.numbers().items()}
+        if self.meter.shared:
+            ttft = self.meter.shared[0].ttft
+            numbers["race"] = {"ttft": {**ttft.to_json(), "value": _short(ttft.value)}}
+        return numbers
+
+    def _encode(self, lane: int | None, event: Event) -> str:
+        kind, payload = self._payload(lane, event)
+        return json.dumps([lane, kind, payload], separators=(",", ":"), ensure_ascii=False) if kind else ""
+
+    def _payload(self, lane: int | None, event: Event) -> tuple[str, dict[str, Any]]:
+        if isinstance(event, TokensNamed):
+            known = self.names.setdefault(event.vocabulary, {})
+            known.update((name.id, name) for name in event.names)
+            return "", {}
+        if isinstance(event, PromptRead):
+            return "prompt", {"tokens": event.tokens, "total": event.total, "seconds": rounded(event.seconds), "shared": event.shared, "reused": event.reused}
+        if isinstance(event, TokenChosen):
+            assert lane is not None
+            return "token", self._token(lane, event)
+        if isinstance(event, StepTimed):
+            parts = [event.forward, event.processors, event.warpers, event.select, event.cache, event.other]
+            return "step", {
+                "n": event.step, "tokens": event.tokens, "s": rounded(event.seconds, 4), "parts": [rounded(part, 3) for part in parts],
+                "rec": rounded(event.recording, 3), "ls": rounded(event.lane_seconds, 6), "kv": event.cache_bytes, "len": event.cache_length,
+                "mem": event.peak_memory,
+            }  # fmt: skip
+        assert isinstance(event, Finished)
+        return "finished", {"reason": event.reason, "detail": event.detail, "cut": event.cut, "message": event.message}
+
+    def _token(self, lane: int, event: TokenChosen) -> dict[str, Any]:
+        assert self.run.about is not None
+        names = self.names.setdefault(self.run.about.lanes[lane].model, {})
+        joined = self.joiners.setdefault(lane, TextJoiner(names)).add(event.token)
+        view = event.view
+        last = view.stages[-1] if view and view.stages else view
+        return {
+            "p": event.position, "t": event.token, "x": joined.text, "n": display_name(names.get(event.token)), "b": [joined.start, joined.end],
+            "lp": rounded(event.log_probability), "rlp": rounded(event.raw_log_probability), "r": event.rank, "rr": event.raw_rank,
+            "u": rounded(event.u, 6), "iv": event.interval and [rounded(edge, 6) for edge in event.interval], "sh": event.shown,
+            "h": rounded(last.entropy, 4) if last else None, "hr": rounded(view.entropy, 4) if view else None, "a": last.alive if last else None,
+            "top": hover_candidates(view, event.token, names) if view else [],
+        }  # fmt: skip
+
+
+def hover_candidates(view: StepView, chosen: int, names: dict[int, TokenName]) -> list[list[Any]]:
+    """The most likely candidates before the stages, the chosen token always among them: [text, raw, final, chosen]."""
+    way = distributions(view)
+    raw, final = way[0].probabilities, way[-1].probabilities
+    order = sorted(range(len(view.ids)), key=lambda index: -raw[index])[:HOVER_CANDIDATES]
+    if chosen in view.ids and view.ids.index(chosen) not in order:
+        order[-1] = view.ids.index(chosen)
+    return [
+        [display_name(names.get(view.ids[index])), rounded(raw[index], 3), rounded(final[index], 3) if final[index] else None, view.ids[index] == chosen]
+        for index in order
+    ]
+
+
+def _short(value: float | int | str | None) -> float | int | str | None:
+    return rounded(value, 5) if isinstance(value, float) else value
+
+
+_payloads: WeakKeyDictionary[Run, Payloads] = WeakKeyDictionary()
+_payloads_lock = threading.Lock()
+
+
+def payloads_of(run: Run) -> Payloads:
+    with _payloads_lock:
+        return _payloads.setdefault(run, Payloads(run))
+
+
+def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Iterator[str]:
+    """Packets of a run from event `seq` on, at most one per tick, until it has ended or this viewer left.
+
+    Where nothing is new the last packet is given again, which costs the wire nothing and lets the
+    server notice that a viewer left.
+    """
+    payloads = payloads_of(run)
+    number, version, about_sent, packet = 0, -1, False, ""
+    seq = max(0, min(seq, len(run.events)))
+    with line.watch(run):
+        while not superseded.is_set():
+            started = time.monotonic()
+            with run.changed:
+                if len(run.events) == seq and run.version == version and packet:
+                    run.changed.wait(timeout=2 * TICK)
+                count, seen, ended = min(len(run.events), seq + MOST_EVENTS), run.version, run.ended
+                last = ended and count == len(run.events)
+            # The place in the line moves without the run changing: a waiting run is told every time.
+            if count > seq or seen != version or not packet or run.phase == "queued":
+                payloads.upto(count)
+                about = about_json(run) if run.about is not None and not about_sent else None
+                about_sent = about_sent or about is not None
+                number += 1
+                packet = _packet(line, run, number, count, payloads, payloads.encoded[seq:count], about)
+                seq, version = count, seen
+            yield packet
+            if last:
+                return
+            time.sleep(max(0.0, TICK - (time.monotonic() - started)))
+
+
+def _packet(line: Line, run: Run, number: int, seq: int, payloads: Payloads, events: list[str], about: dict[str, Any] | None) -> str:
+    state = {
+        "phase": run.phase, "place": line.place(run), "seconds": rounded(line.seconds_until(run), 3), "text": run.text and run.text.to_json(),
+        "progress": run.progress, "error": run.error and run.error.to_json(), "viewers": run.viewers,
+    }  # fmt: skip
+    head = json.dumps({"v": 1, "n": number, "run": run.id, "seq": seq, "state": state, "about": about}, separators=(",", ":"), ensure_ascii=False)
+    return f'{head[:-1]},"events":[{",".join(filter(None, events))}],"numbers":{payloads.numbers}}}'
+
+
+def about_json(run: Run) -> dict[str, Any]:
+    """What the page needs to know of a run before its first event."""
+    about = run.about
+    assert about is not None
+    lanes = [
+        {
+            "name": lane.name, "model": lane.model, "strategy": lane.strategy, "loop": strategies.get(lane.strategy).loop,
+            "stages": [{"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in lane.stages],
+            "max_new_tokens": lane.max_new_tokens, "stop": lane.stop, "notes": lane.notes, "prompt_tokens": len(lane.prompt_ids),
+        }
+        for lane in about.lanes
+    ]  # fmt: skip
+    models = [{"key": m.key, "name": m.name, "dtype": m.dtype, "device": m.device, "cacheFormula": m.cache_formula} for m in about.models]
+    return {
+        "lanes": lanes, "models": models, "machine": about.machine, "created": about.created, "warm": about.warm, "rendered": about.lanes[0].rendered,
+        "request": about.request,
+    }  # fmt: skip
+
+
+def events_of(run: Run) -> list[LaneEvent]:
+    """A stable copy of what has happened so far."""
+    with run.changed:
+        return list(run.events)

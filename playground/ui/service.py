@@ -1,0 +1,369 @@
+"""What the page may ask of the app: plain JSON in, plain JSON out, everything that comes in checked.
+
+No gradio here: the page, the API endpoints and the tests call the same functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import playground
+from playground import presets
+from playground.backends import catalog as models_catalog
+from playground.backends import loading, local
+from playground.backends.progress import Progress, Report
+from playground.engine.knobs import knobs_of
+from playground.engine.stages import stages
+from playground.engine.strategies import strategies
+from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
+from playground.figures import Look, draw, figures
+from playground.figures.palette import LANES
+from playground.line import Line, Run
+from playground.measures.distribution import distributions
+from playground.measures.text import display_name, output_text
+from playground.records.table import markdown
+from playground.request import ORDERS, Lane, Limits, Request
+from playground.trace import TokenChosen, Trace
+from playground.ui import packets
+
+Answer = dict[str, Any]
+
+
+def answers(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    """What a visitor can mend comes back as {"error": …}; a bug is raised and lands in the log."""
+
+    @functools.wraps(function)
+    def answer(*arguments: Any) -> Answer:
+        try:
+            return function(*arguments)
+        except PlaygroundError as error:
+            return {"error": error.to_json()}
+
+    return answer
+
+
+class Service:
+    """One app: its models, its line of runs, and the answers that the page gets."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.public = models_catalog.public_host()
+        self.limits = limits or Limits(max_new_tokens=256 if self.public else 1024, prompt_characters=8_000 if self.public else 20_000)
+        self.catalog = models_catalog.Catalog()
+        self.device, self.dtype = "auto", "auto"
+        self.line = Line(self._prepare)
+        self._loading = threading.Lock()
+        self._status: Answer = {"state": "absent", "progress": None, "text": Text("Waiting to load.", "等待加载。").to_json(), "error": None}
+        self._followers: dict[str, threading.Event] = {}
+        self._warm: set[str] = set()
+
+    # --- models ------------------------------------------------------------------------------
+
+    def load_default(self) -> None:
+        """Fetch and load the default model in the background; `models` tells how far it is."""
+        threading.Thread(target=self._load_default, name="default model", daemon=True).start()
+
+    def _load_default(self) -> None:
+        try:
+            self._load(None, self._progress)
+        except PlaygroundError as error:
+            self._status = {"state": "failed", "progress": None, "text": error.text.to_json(), "error": error.to_json()}
+
+    def _progress(self, progress: Progress) -> None:
+        state = {"download": "downloading", "convert": "converting", "load": "loading"}[progress.phase]
+        self._status = {"state": state, "progress": progress.fraction, "text": progress.text.to_json(), "error": None}
+
+    def _load(self, model: str | None, report: Report) -> models_catalog.LoadedModel:
+        """A loaded model by its catalog id; loading the default one is what makes the app ready."""
+        entry = models_catalog.resolve(model or models_catalog.DEFAULT, self.public)
+        loaded = self.catalog.get(entry.id, self.device, self.dtype, report)
+        if entry.id == models_catalog.DEFAULT:
+            self._status = {"state": "ready", "progress": 1.0, "text": Text("Ready.", "就绪。").to_json(), "error": None}
+        return loaded
+
+    def models(self) -> Answer:
+        device = loading.choose_device(self.device)
+        loaded = {model.entry.id for model in self.catalog.loaded()}
+        return {
+            "entries": [
+                {
+                    "id": entry.id, "name": entry.name, "note": entry.note.to_json(), "source": entry.source, "loaded": entry.id in loaded,
+                    "pair": entry.pair, "role": entry.role, "languages": entry.languages,
+                }
+                for entry in models_catalog.entries()
+            ],
+            "default": models_catalog.DEFAULT, "device": str(device),
+            "dtype": str(loading.choose_dtype(self.dtype, device)).removeprefix("torch."), "devices": loading.DEVICES,
+            "dtypes": ["auto", *loading.DTYPES], **self._status,
+        }  # fmt: skip
+
+    @answers
+    def set_device(self, device: Any, dtype: Any) -> Answer:
+        """Choose where models run from now on; loaded models are freed when no run uses them."""
+        if self.public:
+            raise BadValue("public", Text("On a public host the device can't be changed.", "公共主机上不能更改设备。"))
+        if self.line.busy or self.line.waiting:
+            raise BadValue("busy", Text("Wait until no run is in progress, then change the device.", "请等到没有运行时再更改设备。"))
+        loading.choose_dtype(dtype, loading.choose_device(device))  # raises where it can't be
+        self.device, self.dtype = device, dtype
+        self.catalog.release(set())
+        self._warm.clear()
+        self.load_default()
+        return self.models()
+
+    def _prepare(self, request: Request, tell: Callable[[Text, float | None], None]) -> local.Comparison:
+        """For the line: load what the lanes ask for, free what none does, and build the race."""
+        wanted = {models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public).id for lane in request.lanes}
+        with self._loading:
+            loaded = {entry: self._load(entry, lambda progress: tell(progress.text, progress.fraction)) for entry in sorted(wanted)}
+            keys = {model.key for model in loaded.values()}
+            self.catalog.release(keys | {model.key for model in self.catalog.loaded() if model.entry.id == models_catalog.DEFAULT})
+        warm = keys <= self._warm
+        self._warm |= keys
+        return local.prepare(request, lambda model: loaded[models_catalog.resolve(model or models_catalog.DEFAULT, self.public).id], warm=warm)
+
+    # --- what can be asked for ---------------------------------------------------------------
+
+    def declarations(self) -> Answer:
+        """Everything that the page builds its controls from."""
+        return {
+            "strategies": [
+                {
+                    "name": strategy.name, "label": strategy.label.to_json(), "summary": strategy.summary.to_json(), "warps": strategy.warps,
+                    "knobs": {name: declared.to_json() for name, declared in knobs_of(strategy).items()}, "loop": strategy.loop,
+                }
+                for strategy in strategies.all().values()
+            ],
+            "stages": [
+                {
+                    "name": stage.name, "kind": stage.kind, "label": stage.label.to_json(), "summary": stage.summary.to_json(), "common": stage.common,
+                    "knobs": {name: declared.to_json() for name, declared in knobs_of(stage).items()},
+                }
+                for stage in stages.all().values()
+            ],
+            "orders": ORDERS,
+            "limits": {
+                "lanes": self.limits.lanes, "prompt_characters": self.limits.prompt_characters, "max_new_tokens": self.limits.max_new_tokens,
+                "stop_strings": self.limits.stop_strings,
+            },
+            "presets": [{"label": label.to_json(), "lane": lane} for label, lane in presets.PRESETS],
+            "classic": Request.from_json(presets.classic(), self.limits).to_json(),
+            "figures": [
+                {"name": figure.name, "label": figure.label.to_json(), "summary": figure.summary.to_json(), "scope": figure.scope}
+                for figure in figures().values()
+            ],
+            "palette": LANES, "public": self.public, "pause": True, "version": playground.__version__,
+        }  # fmt: skip
+
+    @answers
+    def prepare(self, raw: Any) -> Answer:
+        """A request as it would run: the rendered prompt, every lane's effective stages, what is wrong with it."""
+        lanes: list[Answer] = []
+        request = self._request_with_lane_errors(raw, lanes)
+        notes = self._notes(request)
+        answer: Answer = {"rendered": None, "chat": None, "tokens": [], "lanes": lanes, "seconds": None, "notes": notes}
+        loaded = {model.entry.id: model for model in self.catalog.loaded()}
+        for index, lane in enumerate(request.lanes):
+            entry = models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
+            lanes[index] |= {"model": entry.id, "notes": [note.to_json() for note in lane.notes]}
+            if entry.id not in loaded:
+                continue
+            try:
+                prepared = local.prepare_lane(request, lane, loaded[entry.id])
+                local.make_task(request, prepared)  # binds every stage: words that are no single token show here
+            except PlaygroundError as error:
+                lanes[index]["error"] = error.to_json()
+                continue
+            lanes[index]["stages"] = [
+                {"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in prepared.about.stages
+            ]
+            if answer["rendered"] is None:
+                vocabulary = prepared.loaded.vocabulary
+                names = [local.token_name(vocabulary, token) for token in prepared.rendered.ids[:2000]]
+                answer |= {
+                    "rendered": prepared.rendered.text, "chat": prepared.rendered.chat, "prompt_tokens": len(prepared.rendered.ids),
+                    "tokens": [[name.id, display_name(name), name.special] for name in names],
+                }  # fmt: skip
+        seconds = self.line.expected_seconds(request)
+        answer["seconds"] = packets.rounded(seconds, 3)
+        return answer
+
+    def _request_with_lane_errors(self, raw: Any, lanes: list[Answer]) -> Request:
+        """Check a request lane by lane, so that one bad lane doesn't hide the others."""
+        good: list[Any] = []
+        for lane in raw.get("lanes", []) if isinstance(raw, dict) and isinstance(raw.get("lanes"), list) else []:
+            try:
+                Lane.from_json(lane, self.limits)
+                good.append(lane)
+                lanes.append({"error": None, "stages": []})
+            except PlaygroundError as error:
+                good.append({"strategy": "greedy"})
+                lanes.append({"error": error.to_json(), "stages": []})
+        return Request.from_json({**raw, "lanes": good} if isinstance(raw, dict) else raw, self.limits)
+
+    def _notes(self, request: Request) -> list[Answer]:
+        """What the page should say beside the prompt: a Chinese prompt for an English-centred model."""
+        entry = models_catalog.resolve(request.model or models_catalog.DEFAULT, self.public)
+        chinese = any("\u4e00" <= character <= "\u9fff" for character in request.prompt.text)
+        if not chinese or "zh" in entry.languages or not entry.languages:
+            return []
+        note = Text(
+            "{model} was trained mostly on English: expect poor Chinese. Qwen3-0.6B writes Chinese.",
+            "{model} 主要用英文训练：中文效果较差。Qwen3-0.6B 能写中文。",
+        ).filled(model=entry.name)
+        return [{**note.to_json(), "offer": "Qwen/Qwen3-0.6B"}]
+
+    # --- runs --------------------------------------------------------------------------------
+
+    @answers
+    def start(self, raw: Any, visitor: Any) -> Answer:
+        request = Request.from_json(raw, self.limits)
+        for lane in request.lanes:
+            models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
+        run = self.line.start(request, _visitor(visitor))
+        return {"run": run.id, "place": self.line.place(run), "seconds": packets.rounded(self.line.expected_seconds(request), 3)}
+
+    @answers
+    def control(self, run_id: Any, action: Any, visitor: Any) -> Answer:
+        run = self.line.get(run_id)
+        if run.visitor != _visitor(visitor):
+            raise BadValue("not_yours", Text("Only whoever started this run can control it.", "只有发起者可以控制这个运行。"))
+        actions = {"stop": self.line.stop, "pause": self.line.pause, "resume": self.line.resume, "step": self.line.step}
+        if action not in actions:
+            raise BadValue("action", Text("There is no such control.", "没有这样的控制。"))
+        actions[action](run)
+        return {"ok": True}
+
+    def follow(self, run_id: Any, seq: Any, session: str) -> Iterator[str]:
+        """Packets of a run for one page; a page that follows anew gives up its older stream."""
+        superseded = threading.Event()
+        older, self._followers[session] = self._followers.get(session), superseded
+        if older is not None:
+            older.set()
+        try:
+            run = self.line.get(run_id)
+        except PlaygroundError as error:
+            yield packets.json.dumps({"v": 1, "n": 1, "run": str(run_id)[:64], "seq": 0, "state": {"phase": "failed", "error": error.to_json()}, "events": []})
+            return
+        try:
+            yield from packets.follow(self.line, run, seq if isinstance(seq, int) and not isinstance(seq, bool) else 0, superseded)
+        finally:
+            if self._followers.get(session) is superseded:
+                del self._followers[session]
+
+    # --- looking at a run --------------------------------------------------------------------
+
+    @answers
+    def figure(self, run_id: Any, name: Any, lane: Any, position: Any, look: Any) -> Answer:
+        trace = self._trace(run_id)
+        look = look if isinstance(look, dict) else {}
+        wanted = Look(
+            theme="dark" if look.get("theme") == "dark" else "light",
+            language="zh" if look.get("language") == "zh" else "en",
+            narrow=bool(look.get("narrow")),
+        )
+        lane = _lane(trace, lane)
+        if not isinstance(position, int) or isinstance(position, bool):
+            position = None
+        return draw(name, trace, lane, position, wanted)
+
+    @answers
+    def step(self, run_id: Any, lane: Any, position: Any) -> Answer:
+        """Everything recorded about one step, for the sheet under a token."""
+        trace = self._trace(run_id)
+        lane = _lane(trace, lane)
+        chosen = _chosen(trace, lane, position)
+        names = trace.names(trace.about.lanes[lane].model)
+        answer: Answer = {
+            "position": chosen.position, "token": chosen.token, "text": display_name(names.get(chosen.token)), "u": chosen.u, "interval": chosen.interval,
+            "rank": chosen.rank, "raw_rank": chosen.raw_rank, "states": chosen.stage_states, "stages": [], "candidates": [],
+        }  # fmt: skip
+        view = chosen.view
+        if view is None:
+            return answer
+        way = distributions(view)
+        removed = {index: stage.stage for stage in reversed(view.stages) for index in stage.masked}
+        return answer | {
+            "entropy": view.entropy,
+            "alive": view.alive,
+            "stages": [{"stage": s.stage, "alive": s.alive, "entropy": s.entropy, "removed_mass": s.removed_mass} for s in view.stages],
+            "candidates": [
+                {
+                    "id": token, "text": display_name(names.get(token)), "raw": packets.rounded(way[0].probabilities[index]),
+                    "final": packets.rounded(way[-1].probabilities[index]) if index not in removed else None, "removed_by": removed.get(index),
+                }
+                for index, token in enumerate(view.ids)
+            ],
+        }  # fmt: skip
+
+    @answers
+    def lookup(self, run_id: Any, lane: Any, position: Any, text: Any) -> Answer:
+        """Any token's probability and rank at a step: the model reads the prefix again."""
+        run = self.line.get(run_id)
+        trace = self._trace(run_id)
+        lane = _lane(trace, lane)
+        chosen = _chosen(trace, lane, position)
+        if not isinstance(text, str) or not 0 < len(text) <= 100:
+            raise BadValue("token_unclear", Text("Type one token, or #id.", "请输入一个词元，或 #编号。"))
+        before = [event for event in trace.of(lane, TokenChosen) if event.position < chosen.position]
+        key = trace.about.lanes[lane].model
+        loaded = next((model for model in self.catalog.loaded() if model.key == key), None)
+        if loaded is None:
+            raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
+        prepared = local.prepare_lane(run.request, run.request.lanes[lane], loaded)
+        with self._loading:  # one look-up at a time
+            found = local.look_up(
+                run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text
+            )
+        return {
+            "id": found.token, "text": display_name(local.token_name(loaded.vocabulary, found.token)),
+            "raw": {"p": packets.rounded(found.raw_probability), "rank": found.raw_rank},
+            "final": {"p": packets.rounded(found.probability), "rank": found.rank}, "removed_by": found.removed_by,
+        }  # fmt: skip
+
+    @answers
+    def record(self, run_id: Any) -> Answer:
+        return {"markdown": markdown(self._trace(run_id))}
+
+    @answers
+    def trace(self, run_id: Any) -> Answer:
+        return {"json": self._trace(run_id).to_json()}
+
+    def _trace(self, run_id: Any) -> Trace:
+        run: Run = self.line.get(run_id)
+        if run.about is None:
+            raise BadValue("run_not_begun", Text("This run has not begun.", "这个运行还没有开始。"))
+        return Trace(run.about, packets.events_of(run))
+
+    def output(self, run: Run, lane: int) -> str:
+        return output_text(Trace(run.about, packets.events_of(run)), lane) if run.about else ""
+
+
+def _visitor(visitor: Any) -> str:
+    if not isinstance(visitor, str) or not 8 <= len(visitor) <= 100:
+        raise BadValue("visitor", Text("This page has no visitor id: reload it.", "此页面没有访客编号：请刷新。"))
+    return visitor
+
+
+def _lane(trace: Trace, lane: Any) -> int:
+    if lane is None:
+        return 0
+    if not isinstance(lane, int) or isinstance(lane, bool) or not 0 <= lane < len(trace.about.lanes):
+        raise BadValue("lane_unknown", Text("This run has no such lane.", "这个运行没有这条通道。"))
+    return lane
+
+
+def _chosen(trace: Trace, lane: int, position: Any) -> TokenChosen:
+    """The token at a position of a lane; the newest where none is named."""
+    tokens = list(trace.of(lane, TokenChosen))
+    if not tokens:
+        raise BadValue("no_step", Text("This lane has no token yet.", "这条通道还没有词元。"))
+    if position is None:
+        return tokens[-1]
+    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < len(tokens):
+        raise BadValue("no_step", Text("This lane has no token there.", "这条通道在那里没有词元。"))
+    return tokens[position]
+
+
