@@ -8,7 +8,7 @@ function el(what, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (name in node && typeof value !== "string") node[name] = value;
+    else if (name === "value" || (name in node && typeof value !== "string")) node[name] = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));

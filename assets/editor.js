@@ -31,6 +31,9 @@ class Editor {
   open(what, opener) {
     this.what = what;
     this.opener = opener;
+    // Beside the lane that is being edited, not on top of it.
+    const card = what.lane ? this.app.lanes.card(what.lane).root.getBoundingClientRect() : null;
+    this.panel.classList.toggle("left", Boolean(card) && (card.left + card.right) / 2 > innerWidth / 2 && card.left > 430 && !isNarrow());
     this.panel.hidden = false;
     document.documentElement.classList.add("drawer-open");
     this.draw();
@@ -199,7 +202,7 @@ class Editor {
       const radio = el("input", { type: "radio", name: "playground-model", "data-focus": `model-${entry.id}`, checked: entry.id === chosen, onchange: () => app.chooseModel(entry.id) });
       const tags = [entry.loaded ? t("model_loaded") : null, entry.reachable === false ? t("model_unreachable") : null, entry.role && TEXTS[entry.role] ? t(entry.role) : null].filter(Boolean);
       return el("label", { class: `model${entry.reachable === false ? " unreachable" : ""}` }, radio,
-        el("span.model-name", {}, entry.name, entry.languages ? el("span.muted", {}, ` · ${said(entry.languages)}`) : null),
+        el("span.model-name", {}, entry.name, languagesOf(entry) ? el("span.muted", {}, ` · ${languagesOf(entry)}`) : null),
         tags.map((tag) => el("span.tag", {}, tag)),
         entry.note ? el("span.model-note", {}, said(entry.note)) : null);
     }));

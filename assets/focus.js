@@ -92,7 +92,7 @@ class Focus {
     this.newest.setAttribute("aria-pressed", String(app.selection.position === null));
     this.back.disabled = !token || position === 0;
     this.on.disabled = !token || position >= log.tokens.length - 1;
-    this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
+    this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position + 1 })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
     if (!token) return this.sentence.replaceChildren();
     const raw = probability(token.rlp === null ? null : Math.exp(token.rlp));
     const final = probability(token.lp === null ? null : Math.exp(token.lp));

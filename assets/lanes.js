@@ -1,5 +1,11 @@
 // The lanes side by side: each a card with its name, its effective stages, its tokens and its numbers.
 
+/** The measures on a card, and the short names they have there; their full names are in the hint. */
+const SHORT_MEASURES = {
+  e2e: "measure_e2e", ttft: "measure_ttft", itl_p50: "measure_itl_p50", itl_p95: "measure_itl_p95", tokens_per_second: "measure_speed",
+  tokens: "measure_tokens", kv_bytes: "measure_kv", peak_memory: "measure_peak",
+};
+
 class Lanes {
   constructor(app, root) {
     this.app = app;
@@ -91,7 +97,6 @@ class LaneCard {
     this.chips = el("ul.chips");
     this.empty = el("p.strip-empty");
     this.note = el("p.lane-note", { hidden: true });
-    this.reason = el("span.reason", { hidden: true });
     this.numbers = el("dl.numbers");
     this.measures = new Map();
     this.root = el("article.lane", {},
@@ -99,7 +104,7 @@ class LaneCard {
       el("div.lane-config", {}, this.strategy, this.chips),
       el("div.lane-text", {}, this.strip.box, this.empty),
       this.note,
-      el("footer.lane-foot", {}, this.numbers, this.reason));
+      el("div.lane-foot", {}, this.numbers));
     this.root.addEventListener("pointerdown", () => app.selectLane(uid));
   }
 
@@ -127,7 +132,9 @@ class LaneCard {
   }
 
   drawChips(lane) {
-    const stages = this.app.effective.get(this.uid)?.stages ?? [];
+    const known = this.app.effective.get(this.uid)?.stages ?? [];
+    // Until the model is loaded only what was asked for is known, not what is inherited.
+    const stages = known.length ? known : this.app.askedStages(lane);
     this.chips.replaceChildren(...stages.map((stage) => this.chip(lane, stage)));
     if (!stages.length) this.chips.append(el("li.chip.none", {}, t("no_stages")));
     const notes = (this.app.effective.get(this.uid)?.notes ?? []).map(said);
@@ -160,7 +167,6 @@ class LaneCard {
       this.empty.textContent = t(key);
     }
     this.drawNumbers(log);
-    this.drawReason(log);
     const changed = run && (!log ? t("lane_new") : app.ranAs.get(this.uid) !== app.fingerprint(this.uid) ? t("lane_changed") : null);
     const refused = app.refused.get(this.uid);
     const text = [refused ? said(refused.text) : null, log?.finished?.message ? said(log.finished.message) : null, ...(this.configNotes ?? []), changed].filter(Boolean).join(" ");
@@ -170,36 +176,25 @@ class LaneCard {
   }
 
   drawNumbers(log) {
-    const entries = Object.entries(log?.numbers ?? {}).filter(([, measure]) => measure.value !== null && typeof measure.value === "number");
-    this.numbers.hidden = !entries.length;
+    const entries = Object.entries(log?.numbers ?? {}).filter(([name, measure]) => typeof measure.value === "number" && name in SHORT_MEASURES);
     for (const [name, measure] of entries) {
       let cell = this.measures.get(name);
       if (!cell) {
         cell = { term: el("dt"), value: el("b"), unit: el("span.unit"), measure };
-        const group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
-        this.app.popover.explain(group, () => measureHint(cell.measure));
+        cell.group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
+        this.app.popover.explain(cell.group, () => measureHint(cell.measure));
+        cell.group.style.order = Object.keys(SHORT_MEASURES).indexOf(name);
         this.measures.set(name, cell);
-        this.numbers.append(group);
-        cell.group = group;
+        this.numbers.append(cell.group);
       }
       const [value, unit] = quantity(measure.value, measure.unit);
       cell.measure = measure;
-      const label = said(measure.label);
-      if (cell.term.textContent !== label) cell.term.textContent = label;
-      if (cell.value.textContent !== value) cell.value.textContent = value;
-      if (cell.unit.textContent !== unit) cell.unit.textContent = unit;
+      for (const [node, text] of [[cell.term, t(SHORT_MEASURES[name])], [cell.value, value], [cell.unit, unit]]) {
+        if (node.textContent !== text) node.textContent = text;
+      }
     }
     const names = new Set(entries.map(([name]) => name));
     for (const [name, cell] of this.measures) cell.group.hidden = !names.has(name);
-  }
-
-  drawReason(log) {
-    const finished = log?.finished;
-    this.reason.hidden = !finished;
-    if (!finished) return;
-    const isText = finished.reason === "stop" && finished.cut !== null;
-    this.reason.textContent = finished.reason === "stop" && !isText ? t("reason_stop_eos") : t(`reason_${finished.reason}`);
-    this.reason.dataset.reason = finished.reason;
   }
 
   /** Presets, duplicate, move, remove. */

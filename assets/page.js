@@ -47,6 +47,7 @@ class Page {
     this.wire();
     this.speak();
     this.root.hidden = false;
+    this.say(t("status_opening"));
     while (this.declarations === null) {
       const answer = await this.call("declarations");
       if (answer.error) {
@@ -54,6 +55,7 @@ class Page {
         await new Promise((resolve) => setTimeout(resolve, 1500));
       } else this.declarations = answer;
     }
+    this.root.classList.remove("opening");
     this.setRequest(memory.read(localStorage, "request") ?? this.declarations.classic);
     this.editor = new Editor(this, this.ref.layer);
     this.lanes = new Lanes(this, this.ref.lanes);
@@ -140,6 +142,19 @@ class Page {
       if (stage.origin === "asked") delete lane.knobs[name];
       if ((stage.origin !== "asked" || lane.defaults === "inherit") && knob.off !== null) lane.knobs[name] = knob.off;
     }
+  }
+
+  /** The stages that a lane asks for, in order, the switched-off ones left out. */
+  askedStages(lane) {
+    const warps = this.declarations.strategies.find((one) => one.name === lane.strategy).warps;
+    const off = (knob, value) => knob.off !== null && JSON.stringify(value) === JSON.stringify(knob.off);
+    return this.orderOf(lane).map((name) => this.stage(name)).filter((stage) => {
+      const asked = Object.entries(stage?.knobs ?? {}).filter(([name]) => name in lane.knobs);
+      return asked.some(([name, knob]) => knob.off !== null && !off(knob, lane.knobs[name]));
+    }).map((stage) => ({
+      stage: stage.name, kind: stage.kind, origin: "asked", idle: stage.kind === "warper" && !warps,
+      knobs: Object.fromEntries(Object.entries(stage.knobs).map(([name, knob]) => [name, lane.knobs[name] ?? knob.default])),
+    }));
   }
 
   stage(name) {
@@ -466,6 +481,8 @@ class Page {
     this.applyTheme();
     this.ref.settings.replaceChildren(icon("gear"), t("settings"));
     this.ref.add.replaceChildren(icon("plus"), t("add_lane"));
+    this.ref.run.replaceChildren(icon("play"), t("run"));
+    this.ref.run.disabled = true;
     for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
   }
 
@@ -520,8 +537,8 @@ class Page {
     if (!models) return;
     const id = this.request.model ?? models.default;
     const entry = models.entries.find((one) => one.id === id);
-    const parts = [entry ? said(entry.languages) : null, models.device?.toUpperCase(), models.dtype].filter(Boolean);
-    ref.model.replaceChildren(el("b", {}, entry?.name ?? id), el("span.muted", {}, ` ${parts.join(" · ")}`));
+    const parts = [languagesOf(entry), models.device?.toUpperCase(), models.dtype].filter(Boolean);
+    ref.model.replaceChildren(el("b", {}, entry?.name ?? id), el("span.muted", {}, ` · ${parts.join(" · ")}`));
     ref.model.setAttribute("aria-label", `${t("model")}: ${entry?.name ?? id}, ${parts.join(", ")}`);
   }
 
@@ -529,7 +546,7 @@ class Page {
     const { ref, run, models } = this;
     const { live } = this;
     const phase = run?.state.phase;
-    const can = this.declarations?.pause && !this.declarations.publicPauseOff;
+    const can = Boolean(this.declarations?.pause);
     ref.run.hidden = live;
     ref.run.disabled = !this.ready || this.starting || Boolean(this.promptError);
     const seconds = this.prepared?.seconds;

@@ -58,8 +58,8 @@ class Plot {
     const key = this.key();
     this.root.hidden = key === null;
     if (key === null || JSON.stringify(key) === this.drawnKey) return;
-    // A slow server or browser is asked less often.
-    const pause = Math.max(calm() ? 500 : 200, 3 * this.cost) - (performance.now() - this.drawnAt);
+    // A slow server or browser is asked less often: while a run is live, drawing must not slow it down.
+    const pause = Math.max(calm() ? 500 : 200, (this.app.live ? 5 : 1) * this.cost) - (performance.now() - this.drawnAt);
     this.timer = setTimeout(() => {
       this.timer = null;
       this.draw();

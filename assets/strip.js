@@ -8,6 +8,7 @@ class Strip {
     this.nodes = [];
     this.selected = null;
     this.stop = 0; // the token that Tab reaches
+    this.mark = null; // why the lane ended
     this.box = el("div.strip", { role: "listbox", tabindex: "-1", "aria-orientation": "horizontal" });
     this.box.addEventListener("click", (event) => this.clicked(event));
     this.box.addEventListener("keydown", (event) => this.keyed(event));
@@ -29,6 +30,7 @@ class Strip {
     this.nodes = [];
     this.selected = null;
     this.stop = 0;
+    this.mark = null;
     this.box.replaceChildren();
   }
 
@@ -37,7 +39,7 @@ class Strip {
     const log = this.log;
     if (!log) return 0;
     if (this.drawn < log.tokens.length) {
-      const atEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
+      const atEnd = this.atEnd();
       const fresh = document.createDocumentFragment();
       for (const token of log.tokens.slice(this.drawn)) {
         const node = this.draw(token);
@@ -50,13 +52,31 @@ class Strip {
       if (this.nodes.length && this.stop === 0) this.nodes[0].tabIndex = 0;
     }
     this.hold(log);
+    this.end(log.finished);
     return this.drawn;
+  }
+
+  /** Why the lane ended, after its last token. */
+  end(finished) {
+    if (!finished) return;
+    const matched = finished.reason === "stop" && finished.cut !== null;
+    const text = t(finished.reason === "stop" && !matched ? "reason_eos" : `reason_${finished.reason}`);
+    if (this.mark?.textContent === text) return;
+    const atEnd = this.atEnd();
+    this.mark?.remove();
+    this.mark = el("span.end-mark", { "data-reason": finished.reason }, text);
+    this.box.append(this.mark);
+    if (atEnd) this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  atEnd() {
+    return this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
   }
 
   draw(token) {
     const node = el("span.token", { role: "option", tabindex: "-1", "aria-selected": "false" });
     node.dataset.position = token.p;
-    node.setAttribute("aria-label", t("token_label", { position: token.p, text: token.n, p: probability(token.rlp === null ? null : Math.exp(token.rlp)) }));
+    node.setAttribute("aria-label", t("token_label", { position: token.p + 1, text: token.n, p: probability(token.rlp === null ? null : Math.exp(token.rlp)) }));
     this.write(node, token, token.x);
     this.colour(node, token);
     return node;
@@ -197,7 +217,7 @@ function candidates(app, token, uid) {
   const die = token.u === null ? t("no_die")
     : t("die_hit", { u: token.u.toFixed(3), low: token.iv ? token.iv[0].toFixed(3) : "–", high: token.iv ? token.iv[1].toFixed(3) : "–" });
   return [
-    el("header.popover-head", {}, el("code.token-name", {}, token.n), el("span.muted", {}, `${t("token_number", { number: token.p })} · #${token.t}`)),
+    el("header.popover-head", {}, el("code.token-name", {}, token.n), el("span.muted", {}, `${t("token_number", { number: token.p + 1 })} · #${token.t}`)),
     el("p.popover-p", {}, el("b", {}, probability(raw)), ` ${t("raw_probability")} → `, el("b", {}, probability(final)), ` ${t("final_probability")}`),
     el("ol.candidates", { style: `--lane:${app.colourOf(uid)}` }, rows),
     el("p.muted", {}, die),

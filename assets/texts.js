@@ -72,6 +72,7 @@ const TEXTS = {
   viewers: { en: "{count} watching", zh: "{count} 人在看" },
   said_started: { en: "The run has started.", zh: "运行已开始。" },
   said_finished: { en: "The run has finished.", zh: "运行已完成。" },
+  status_opening: { en: "Starting up…", zh: "正在启动…" },
   lost: { en: "The server doesn't answer. Is it still running?", zh: "服务器没有响应。它还在运行吗？" },
 
   lanes: { en: "Lanes", zh: "通道" },
@@ -101,7 +102,15 @@ const TEXTS = {
   strip_label: { en: "Tokens of {name}", zh: "{name} 的词元" },
   token_label: { en: "Token {position}: {text}, probability {p}", zh: "第 {position} 个词元：{text}，概率 {p}" },
 
-  reason_stop_eos: { en: "end of text", zh: "文本结束" },
+  measure_e2e: { en: "E2E", zh: "端到端" },
+  measure_ttft: { en: "TTFT", zh: "首词元" },
+  measure_itl_p50: { en: "ITL p50", zh: "间隔 p50" },
+  measure_itl_p95: { en: "ITL p95", zh: "间隔 p95" },
+  measure_speed: { en: "tok/s", zh: "词元/秒" },
+  measure_tokens: { en: "tokens", zh: "词元" },
+  measure_kv: { en: "KV", zh: "KV" },
+  measure_peak: { en: "peak mem", zh: "峰值内存" },
+  reason_eos: { en: "end of text", zh: "文本结束" },
   reason_stop: { en: "stop string", zh: "停止串" },
   reason_length: { en: "length limit", zh: "达到长度上限" },
   reason_cancelled: { en: "stopped", zh: "已停止" },
@@ -217,6 +226,13 @@ function fill(text, values) {
 function said(text) {
   if (text === null || text === undefined) return "";
   return typeof text === "string" ? text : String(text[language] ?? text.en ?? "");
+}
+
+/** The languages that a model was trained for, in words: it gives their codes. */
+function languagesOf(entry) {
+  if (!Array.isArray(entry?.languages)) return said(entry?.languages);
+  const names = new Intl.DisplayNames([language], { type: "language" });
+  return entry.languages.map((code) => names.of(code)).join(language === "zh" ? "、" : ", ");
 }
 
 /** Fill everything below `root` that names its text in data-t, data-t-label or data-t-placeholder. */

@@ -71,13 +71,13 @@ def compare(options: argparse.Namespace) -> int:
     from playground.backends import catalog, local
     from playground.presets import CLASSIC_LANES
     from playground.records.table import markdown
-    from playground.request import Lane, Limits, Request
+    from playground.request import Limits, Request, words_to_raw
     from playground.trace import Trace
 
     limits = Limits(max_new_tokens=8192, prompt_characters=1_000_000)
     shared = {"max_new_tokens": options.max_new_tokens} if options.max_new_tokens is not None else {}
     if options.lanes:
-        lanes = [Lane.from_words(words, limits).to_json() | (shared if "max_new_tokens=" not in words else {}) for words in options.lanes]
+        lanes = [{**shared, **words_to_raw(words)} for words in options.lanes]
     else:
         lanes = [{**lane, **shared} for lane in CLASSIC_LANES]
     text = sys.stdin.read() if options.prompt == "-" else options.prompt

@@ -13,7 +13,7 @@ class Text:
     en: str
     zh: str
 
-    def filled(self, **values: Any) -> Text:
+    def filled(self, /, **values: Any) -> Text:
         return Text(self.en.format(**values), self.zh.format(**values))
 
     def to_json(self) -> dict[str, str]:
@@ -27,7 +27,7 @@ class PlaygroundError(Exception):
     visitor reads, `values` are the plain values that were put into it.
     """
 
-    def __init__(self, code: str, text: Text, **values: Any) -> None:
+    def __init__(self, code: str, text: Text, /, **values: Any) -> None:
         self.code = code
         self.text = text.filled(**values) if values else text
         self.values = values

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from playground.errors import PlaygroundError, Text
 from playground.request import Request
@@ -32,6 +32,8 @@ FIRST_VIEWER_GRACE = 10.0
 KEPT_RUNS = 200
 KEPT_EVENTS = 150_000
 LONGEST_LINE = 64
+#: A pause holds KV caches: after this long it ends the run.
+LONGEST_PAUSE = 600.0
 
 
 class Comparison(Protocol):
@@ -73,12 +75,15 @@ class Run:
     wants: Literal["run", "pause", "stop"] = "run"
     owed_steps: int = 0
     steps: Iterator[list[LaneEvent]] | None = None
+    paused_at: float = 0.0
 
     def tell(self, phase: Phase | None = None, text: Text | None = None, progress: float | None = None) -> None:
         """Change the state and wake every viewer."""
         with self.changed:
             if phase is not None:
                 self.phase = phase
+            if phase == "paused":
+                self.paused_at = time.monotonic()
             self.text, self.progress = text, progress
             self.version += 1
             self.changed.notify_all()
@@ -123,7 +128,6 @@ class Viewer:
             if not self._run.viewers:
                 self._run.left = time.monotonic()
             self._run.changed.notify_all()
-        self._line.viewer_left(self._run)
 
 
 class Line:
@@ -148,7 +152,7 @@ class Line:
                     raise PlaygroundError(
                         "run_already", Text("You already have a run in progress: stop it first.", "您已有一个运行正在进行：请先停止它。")
                     )
-                self._end(other)
+                self._end(other, Text("Stopped: another run was started.", "已停止：另一个运行已开始。"))
             if len(self._waiting) >= LONGEST_LINE:
                 raise PlaygroundError(
                     "line_full",
@@ -240,13 +244,9 @@ class Line:
     # --- viewers -----------------------------------------------------------------------------
 
     def viewer_came(self, run: Run) -> None:
-        self._wake(run, first=True)
+        self._wake(run)
 
-    def viewer_left(self, run: Run) -> None:
-        with self._lock:
-            self._lock.notify_all()
-
-    def _wake(self, run: Run, first: bool = False) -> None:
+    def _wake(self, run: Run) -> None:
         """Bring a run that isn't running to the head of the line, if it has something to do there."""
         with self._lock:
             paused = run.phase == "paused" and run is not self._running and run not in self._waiting
@@ -299,6 +299,9 @@ class Line:
     def _drive(self, run: Run) -> None:
         """Run steps until the race ends, or the run has to give the device to the next."""
         if run.steps is None:
+            if run.wants == "stop":
+                run.tell("done", Text("Stopped before it began.", "在开始前已停止。"))
+                return
             run.tell("loading")
             run.comparison = self._prepare(run.request, lambda text, progress: run.tell("loading", text, progress))
             run.about = run.comparison.about
@@ -336,10 +339,14 @@ class Line:
         """Cancel what nobody came back to. Called with the lock held."""
         now = time.monotonic()
         for run in list(self._kept.values()):
-            if run.phase == "paused" and run.wants != "stop" and run.unwatched(now) and now - (run.left or run.created) > VIEWER_GRACE:
-                self._end(run)
+            if run.phase != "paused" or run.wants == "stop":
+                continue
+            if run.unwatched(now) and now - (run.left or run.created) > VIEWER_GRACE:
+                self._end(run, Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
+            elif now - run.paused_at > LONGEST_PAUSE:
+                self._end(run, Text("Stopped: it was paused for too long.", "已停止：暂停时间过长。"))
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: Run, why: Text) -> None:
         """Cancel a run that isn't running, or ask the one that is. Called with the lock held."""
         run.wants = "stop"
         if run is self._running:
@@ -351,7 +358,7 @@ class Line:
             for events in run.steps:
                 run.add(events)
         run.steps = run.comparison = None
-        run.tell("done", Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
+        run.tell("done", why)
 
     def _forget_old(self) -> None:
         """Drop the oldest ended runs that nobody looks at. Called with the lock held."""

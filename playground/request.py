@@ -6,35 +6,30 @@ checked: `Request.from_json` casts every value, holds it against its range and s
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from playground.engine.knobs import Knob, cast, checked, knobs_of
-from playground.engine.stages import Stage, knob_owners, stages
+from playground.engine.knobs import Knob, cast, checked, knobs_of, values_of
+from playground.engine.stages import COLD, Stage, knob_owners, stages
 from playground.engine.strategies import Strategy, strategies
 from playground.errors import BadValue, PlaygroundError, Text
 
-TRANSFORMERS_ORDER = (
-    "sequence_bias", "encoder_repetition", "repetition", "no_repeat_ngram", "bad_words", "min_length", "min_new_tokens",
-    "forced_eos", "exponential_decay_length", "suppress", "begin_suppress", "presence", "frequency", "logit_bias",
-    "temperature", "top_h", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "mirostat",
-)  # fmt: skip
-"""transformers' order (`_get_logits_processor`, 5.24); our own stages stand where it puts custom processors, mirostat last."""
+TRANSFORMERS_ORDER = tuple(stages.all())
+"""transformers' order (`_get_logits_processor`, 5.24) is the order in which stages are declared: our own processors stand where it
+puts custom ones, mirostat last."""
 
-VLLM_ORDER = (
+_VLLM_KNOWS = (
     "bad_words", "min_length", "min_new_tokens", "logit_bias", "repetition", "frequency", "presence", "temperature", "min_p", "top_k", "top_p",
-    "sequence_bias", "encoder_repetition", "no_repeat_ngram", "forced_eos", "exponential_decay_length", "suppress", "begin_suppress",
-    "top_h", "typical", "epsilon", "eta", "mirostat",
 )  # fmt: skip
+VLLM_ORDER = (*_VLLM_KNOWS, *(name for name in TRANSFORMERS_ORDER if name not in _VLLM_KNOWS))
 """vLLM's order (V1 sampler, 0.32); stages that it doesn't know come after its top-p."""
 
 ORDERS = {"transformers": TRANSFORMERS_ORDER, "vllm": VLLM_ORDER}
 
 #: What `generate` switches on by itself when it samples: the library's own default.
 LIBRARY_DEFAULTS: dict[str, Any] = {"top_k": 50}
-
-GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True)
@@ -55,14 +50,16 @@ _SEED = Knob("int", 0, Text("seed", "种子"), Text("What every die follows from
 class Lane:
     """One way of decoding the prompt: a strategy, the stages that were asked for, and where it ends.
 
-    `stages` holds what was asked, switched off or not: an "off" that was asked for wins over a
-    default that would be inherited. `defaults` says whether a lane inherits what `generate` would
-    (the model's generation config, then the library's top-k 50) or starts with everything off.
+    `stages` holds what was asked, switched off or not, and `asked` the names of the knobs that were
+    set: an "off" that was asked for wins over a default that would be inherited. `defaults` says
+    whether a lane inherits what `generate` would (the model's generation config, then the library's
+    top-k 50) or starts with everything off.
     """
 
     name: str
     strategy: Strategy
     stages: tuple[Stage, ...] = ()
+    asked: frozenset[str] = frozenset()
     order: tuple[str, ...] = TRANSFORMERS_ORDER
     defaults: str = "off"
     model: str | None = None
@@ -71,7 +68,7 @@ class Lane:
     notes: tuple[Text, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        knobs = {name: getattr(owner, name) for owner in (self.strategy, *self.stages) for name in knobs_of(type(owner))}
+        knobs = values_of(self.strategy) | {name: value for stage in self.stages for name, value in values_of(stage).items() if name in self.asked}
         order: Any = next((name for name, order in ORDERS.items() if order == self.order), list(self.order))
         return {
             "name": self.name, "strategy": self.strategy.name, "knobs": knobs, "order": order, "defaults": self.defaults,
@@ -105,15 +102,22 @@ class Lane:
         stop = raw.get("stop", ())
         if isinstance(stop, str):
             stop = (stop,)
-        if not isinstance(stop, (list, tuple)) or len(stop) > limits.stop_strings or not all(isinstance(s, str) and 0 < len(s) <= 200 for s in stop):
+        if not isinstance(stop, (list, tuple)) or len(stop) > limits.stop_strings or not all(map(_is_stop, stop)):
             raise BadValue(
                 "stop_range",
-                Text("stop takes up to {most} strings of 1 to 200 characters, got {value}.", "stop 最多 {most} 个字符串，每个 1 到 200 字符，而给出的是 {value}。"),
+                Text(
+                    "stop takes up to {most} strings of 1 to 200 characters, got {value}.",
+                    "stop 最多 {most} 个字符串，每个 1 到 200 字符，而给出的是 {value}。",
+                ),
                 most=limits.stop_strings, value=repr(stop)[:60],
             )  # fmt: skip
         defaults = raw.get("defaults", "off")
         if defaults not in ("off", "inherit"):
-            raise BadValue("knob_range", Text("defaults must be off | inherit, got {value}.", "defaults 必须是 off | inherit，而给出的是 {value}。"), value=repr(defaults)[:60])
+            raise BadValue(
+                "knob_range",
+                Text("defaults must be off | inherit, got {value}.", "defaults 必须是 off | inherit，而给出的是 {value}。"),
+                value=repr(defaults)[:60],
+            )
         model = raw.get("model")
         if model is not None and (not isinstance(model, str) or not 0 < len(model) <= 300):
             raise BadValue("model_unknown", Text("A model is named by a short text.", "模型由一段短文本命名。"))
@@ -122,6 +126,7 @@ class Lane:
             name=str(raw.get("name") or describe(strategy, asked))[:60],
             strategy=strategy,
             stages=asked,
+            asked=frozenset(name for values in by_stage.values() for name in values),
             order=order,
             defaults=defaults,
             model=model,
@@ -133,24 +138,28 @@ class Lane:
     @staticmethod
     def from_words(words: str, limits: Limits = Limits()) -> Lane:
         """Read a lane as people type it: "sample temperature=0.8 top_p=0.95 stop='###'"."""
-        try:
-            strategy, *settings = shlex.split(words)
-            pairs = [setting.split("=", 1) for setting in settings]
-            raw: dict[str, Any] = {"strategy": strategy, "knobs": {}}
-            for name, value in pairs:
-                if name in ("name", "order", "defaults", "model", "max_new_tokens"):
-                    raw[name] = value.split(",") if name == "order" and "," in value else value
-                elif name == "stop":
-                    raw.setdefault("stop", []).append(value.replace("\\n", "\n"))
-                else:
-                    raw["knobs"][name] = value.replace("\\n", "\n")
-        except ValueError as error:
-            raise BadValue(
-                "lane_broken",
-                Text("A lane is a strategy and knob=value pairs, got {value}.", "通道写作：策略 参数=值 …，而给出的是 {value}。"),
-                value=repr(words)[:80],
-            ) from error  # fmt: skip
-        return Lane.from_json(raw, limits)
+        return Lane.from_json(words_to_raw(words), limits)
+
+
+def words_to_raw(words: str) -> dict[str, Any]:
+    """A lane as people type it, as the plain values that `Lane.from_json` checks."""
+    try:
+        strategy, *settings = shlex.split(words)
+        raw: dict[str, Any] = {"strategy": strategy, "knobs": {}}
+        for name, value in (setting.split("=", 1) for setting in settings):
+            if name in ("name", "order", "defaults", "model", "max_new_tokens"):
+                raw[name] = value.split(",") if name == "order" and "," in value else value
+            elif name == "stop":
+                raw.setdefault("stop", []).append(value.replace("\\n", "\n"))
+            else:
+                raw["knobs"][name] = value.replace("\\n", "\n")
+    except ValueError as error:
+        raise BadValue(
+            "lane_broken",
+            Text("A lane is a strategy and knob=value pairs, got {value}.", "通道写作：策略 参数=值 …，而给出的是 {value}。"),
+            value=repr(words)[:80],
+        ) from error  # fmt: skip
+    return raw
 
 
 @dataclass(frozen=True)
@@ -190,11 +199,15 @@ class Request:
         if isinstance(prompt, str):
             prompt = {"text": prompt}
         if not isinstance(prompt, dict) or not isinstance(prompt.get("text"), str) or not prompt["text"].strip():
-            raise BadValue("prompt_empty", Text("The prompt is empty: write something for the model to continue.", "提示词为空：请写点内容让模型继续。"))
+            raise BadValue(
+                "prompt_empty", Text("The prompt is empty: write something for the model to continue.", "提示词为空：请写点内容让模型继续。")
+            )
         _known_keys(prompt, {"text", "chat", "system"}, "prompt")
         text, system, chat = prompt["text"], prompt.get("system"), prompt.get("chat")
-        if chat not in (None, True, False) or not (system is None or isinstance(system, str)):
-            raise BadValue("request_broken", Text("chat is true, false or null; system is text or null.", "chat 为 true、false 或 null；system 为文本或 null。"))
+        if not (chat is None or isinstance(chat, bool)) or not (system is None or isinstance(system, str)):
+            raise BadValue(
+                "request_broken", Text("chat is true, false or null; system is text or null.", "chat 为 true、false 或 null；system 为文本或 null。")
+            )
         length = len(text) + len(system or "")
         if length > limits.prompt_characters:
             raise BadValue(
@@ -202,7 +215,7 @@ class Request:
                 Text("The prompt may have {most} characters, this one has {length}.", "提示词最多 {most} 个字符，这个有 {length} 个。"),
                 most=limits.prompt_characters, length=length,
             )  # fmt: skip
-        if any(0xD800 <= ord(character) <= 0xDFFF for character in text + (system or "")):
+        if _has_half_characters(text + (system or "")):
             raise BadValue("prompt_broken", Text("The prompt contains half a character (a lone surrogate).", "提示词包含半个字符（孤立代理项）。"))
         lanes = raw.get("lanes")
         if not isinstance(lanes, (list, tuple)) or not 1 <= len(lanes) <= limits.lanes:
@@ -223,6 +236,15 @@ class Request:
         )
 
 
+def _is_stop(text: Any) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= 200 and not _has_half_characters(text)
+
+
+def _has_half_characters(text: str) -> bool:
+    """Whether a text holds lone surrogates, which have no bytes."""
+    return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+
+
 def _in_lane(index: int, raw: Any, limits: Limits) -> Lane:
     try:
         return Lane.from_json(raw, limits)
@@ -234,7 +256,9 @@ def _in_lane(index: int, raw: Any, limits: Limits) -> Lane:
 def _known_keys(raw: dict[str, Any], allowed: set[str], what: str) -> None:
     unknown = set(raw) - allowed
     if unknown:
-        raise BadValue("request_broken", Text("A {what} has no {name}.", "{what} 没有 {name}。"), what=what, name=repr(sorted(map(str, unknown))[0])[:60])
+        raise BadValue(
+            "request_broken", Text("A {what} has no {name}.", "{what} 没有 {name}。"), what=what, name=repr(sorted(map(str, unknown))[0])[:60]
+        )
 
 
 def _order(raw: Any) -> tuple[str, ...]:
@@ -245,7 +269,10 @@ def _order(raw: Any) -> tuple[str, ...]:
     if not isinstance(raw, (list, tuple)) or len(set(map(str, raw))) != len(raw) or not all(isinstance(n, str) and n in known for n in raw):
         raise BadValue(
             "order_range",
-            Text("order must be {names} or a list of different stages, got {value}.", "order 必须是 {names} 或互不相同的阶段列表，而给出的是 {value}。"),
+            Text(
+                "order must be {names} or a list of different stages, got {value}.",
+                "order 必须是 {names} 或互不相同的阶段列表，而给出的是 {value}。",
+            ),
             names=" | ".join(ORDERS), value=repr(raw)[:60],
         )  # fmt: skip
     return (*raw, *(name for name in TRANSFORMERS_ORDER if name not in raw))
@@ -257,17 +284,20 @@ def greedy_if_cold(
     """Temperature 0 or below 1e-5 means greedy: say so, and don't divide by it."""
     temperature = stages.get("temperature")
     value = by_stage.get(temperature, {}).get("temperature")
-    try:
-        cold = value is not None and not isinstance(value, bool) and float(value) < GREEDY_BELOW
-    except (TypeError, ValueError):
-        cold = False
-    if not cold:
+    if not _is_cold(value):
         return strategy, by_stage, ()
-    kept = {stage: values for stage, values in by_stage.items() if stage is not temperature}
+    kept = {**by_stage, temperature: {"temperature": 1.0}}  # asked to be off: no default may come back for it
     if strategy.name != "sample":
         return strategy, kept, ()
-    note = Text("temperature {value} means greedy: no die is rolled.", "温度 {value} 即贪心：不掷骰子。").filled(value=value)
+    note = Text("temperature {value} means greedy: no die is rolled.", "温度 {value} 即贪心：不掷骰子。").filled(value=str(value)[:20])
     return strategies.get("greedy")(), kept, (note,)
+
+
+def _is_cold(value: Any) -> bool:
+    try:
+        return value is not None and not isinstance(value, bool) and -math.inf < float(value) < COLD
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def describe(strategy: Strategy, asked: tuple[Stage, ...]) -> str:
@@ -285,23 +315,31 @@ class EffectiveStage:
     idle: bool
 
 
+def _usable(name: str, value: Any) -> bool:
+    """Whether a model's own default is a knob here and has a value that the knob can have."""
+    owner = knob_owners().get(name)
+    try:
+        return owner is not None and checked(owner, {name: value}) is not None
+    except BadValue:
+        return False
+
+
 def effective_stages(lane: Lane, generation_config: dict[str, Any]) -> tuple[EffectiveStage, ...]:
     """The stages of a lane in order, inherited defaults included, those that are off left out.
 
     `generation_config` holds the model's own defaults by knob name. As in `generate`, a value
     that was asked for wins over the model's, and the model's over the library's.
     """
-    asked = {knob_name for stage in lane.stages for knob_name in knobs_of(type(stage))}
-    found = {stage.name: (stage, "asked") for stage in lane.stages}
+    values = {name: (value, "asked") for stage in lane.stages for name, value in values_of(stage).items() if name in lane.asked}
     if lane.defaults == "inherit":
-        owners = knob_owners()
         library = LIBRARY_DEFAULTS if lane.strategy.warps else {}
-        for origin, values in (("model", generation_config), ("library", library)):
-            for knob_name, value in values.items():
-                owner = owners.get(knob_name)
-                if owner is None or knob_name in asked or owner.name in found:
-                    continue
-                found[owner.name] = (checked(owner, {knob_name: value}), origin)
+        for origin, inherited in (("model", generation_config), ("library", library)):
+            values = {name: (value, origin) for name, value in inherited.items() if _usable(name, value)} | values
+    found: dict[str, tuple[Stage, str]] = {}
+    for stage_class in {knob_owners()[name] for name in values}:
+        own = {name: values[name] for name in knobs_of(stage_class) if name in values}
+        origin = min((origin for _, origin in own.values()), key=("asked", "model", "library").index)
+        found[stage_class.name] = (checked(stage_class, {name: value for name, (value, _) in own.items()}), origin)
     position = {name: index for index, name in enumerate(lane.order)}
     on = sorted((entry for entry in found.values() if not entry[0].is_off), key=lambda entry: position[entry[0].name])
     return tuple(EffectiveStage(stage, origin, idle=stage.kind == "warper" and not lane.strategy.warps) for stage, origin in on)

@@ -259,7 +259,9 @@ class Trace:
 
     def names(self, vocabulary: str) -> dict[int, TokenName]:
         """Every token id that the trace mentions in one vocabulary."""
-        return {name.id: name for _, event in self.events if isinstance(event, TokensNamed) and event.vocabulary == vocabulary for name in event.names}
+        return {
+            name.id: name for _, event in self.events if isinstance(event, TokensNamed) and event.vocabulary == vocabulary for name in event.names
+        }
 
     def to_json(self) -> str:
         return _adapter().dump_json(self).decode()
@@ -282,9 +284,7 @@ class Trace:
             return _adapter().validate_json(text)
         except ValidationError as error:
             where = " → ".join(str(part) for part in error.errors()[0]["loc"])[:120]
-            raise PlaygroundError(
-                "trace_broken", Text("This trace is broken at {where}.", "记录在 {where} 处损坏。"), where=where
-            ) from error
+            raise PlaygroundError("trace_broken", Text("This trace is broken at {where}.", "记录在 {where} 处损坏。"), where=where) from error
 
 
 @cache

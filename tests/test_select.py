@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playground.engine.dice import Dice
+from playground.engine.dice import Dice, Purpose
 from playground.engine.select import HEAD, argmax, draw
 
 
@@ -72,7 +72,9 @@ def test_argmax_takes_the_smallest_id_of_equals() -> None:
 
 def test_dice_are_a_pure_function_of_seed_and_place() -> None:
     assert Dice(7).u(3) == Dice(7).u(3)
-    places = [Dice(seed).u(p, purpose, i, r) for seed, p, purpose, i, r in itertools.product((0, 1), (0, 1), ("accept", "draft", "residual", "beam"), (0, 1), (0, 1))]  # fmt: skip
+    purposes: tuple[Purpose, ...] = ("accept", "draft", "residual", "beam")
+    everywhere = itertools.product((0, 1), (0, 1), purposes, (0, 1), (0, 1))
+    places = [Dice(seed).u(position, purpose, index, round) for seed, position, purpose, index, round in everywhere]
     assert len(set(places)) == len(places)
     assert all(0 <= u < 1 for u in places)
 

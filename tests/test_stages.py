@@ -119,8 +119,7 @@ WARPERS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_h": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02},
 ]  # fmt: skip
 TOGETHER = [
-    ({**ours, **warpers}, {**theirs, **warpers})
-    for (ours, theirs), warpers in zip([*PROCESSORS[4:8], PROCESSORS[-1]], WARPERS[-5:], strict=True)
+    ({**ours, **warpers}, {**theirs, **warpers}) for (ours, theirs), warpers in zip([*PROCESSORS[4:8], PROCESSORS[-1]], WARPERS[-5:], strict=True)
 ]
 
 

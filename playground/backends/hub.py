@@ -26,7 +26,7 @@ from playground.backends.progress import Report, downloaded
 from playground.errors import ModelUnavailable, Text
 
 #: Seconds to wait for the Hub's first answer: a lecture hall without network should not wait for long.
-PATIENCE = 5.0
+PATIENCE = 4.0
 
 #: What is fetched beside the weights: configuration, tokenizer, chat template.
 _SMALL_FILES = (

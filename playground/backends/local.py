@@ -19,7 +19,7 @@ import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
 from playground.engine.clock import Clock
 from playground.engine.dice import Dice
-from playground.engine.knobs import knobs_of
+from playground.engine.knobs import values_of
 from playground.engine.race import Race, Runner
 from playground.engine.record import distribution_numbers
 from playground.engine.stages import Context
@@ -28,7 +28,6 @@ from playground.engine.task import PROMPT_CHUNK, Row, Task
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.request import Lane, Request, effective_stages
 from playground.trace import About, LaneAbout, LaneEvent, ModelAbout, StageAbout, TokenChosen, TokenName, TokensNamed
-
 
 #: What transformers' decoder-only models call the norm before the head, and the list of their layers.
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
@@ -168,7 +167,7 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
         StageAbout(
             stage=entry.stage.name,
             kind=entry.stage.kind,
-            knobs={name: getattr(entry.stage, name) for name in knobs_of(type(entry.stage))},
+            knobs=values_of(entry.stage),
             origin=entry.origin,  # type: ignore[arg-type]
             idle=entry.idle,
         )
@@ -178,7 +177,7 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
         name=lane.name,
         model=loaded.key,
         strategy=lane.strategy.name,
-        knobs={name: getattr(lane.strategy, name) for name in knobs_of(type(lane.strategy))},
+        knobs=values_of(lane.strategy),
         stages=stages,
         max_new_tokens=lane.max_new_tokens,
         stop=lane.stop,
@@ -349,13 +348,21 @@ def _one_token(vocabulary: Any, text: str) -> int:
         token = int(text[1:])
         if token < vocabulary.size:
             return token
-        raise BadValue("token_range", Text("Token ids go from 0 to {last}, got {value}.", "词元编号从 0 到 {last}，而给出的是 {value}。"), last=vocabulary.size - 1, value=token)
+        raise BadValue(
+            "token_range",
+            Text("Token ids go from 0 to {last}, got {value}.", "词元编号从 0 到 {last}，而给出的是 {value}。"),
+            last=vocabulary.size - 1,
+            value=token,
+        )
     ids = vocabulary.encode(text)
     if len(ids) != 1:
         pieces = " ".join(f"#{token}" for token in ids[:12])
         raise BadValue(
             "token_unclear",
-            Text("{text} is {count} tokens here ({pieces}); a leading space matters. Give one token, or #id.", "{text} 在这里是 {count} 个词元（{pieces}）；开头的空格有区别。请给出一个词元或 #编号。"),
+            Text(
+                "{text} is {count} tokens here ({pieces}); a leading space matters. Give one token, or #id.",
+                "{text} 在这里是 {count} 个词元（{pieces}）；开头的空格有区别。请给出一个词元或 #编号。",
+            ),
             text=repr(text)[:60], count=len(ids), pieces=pieces,
         )  # fmt: skip
     return int(ids[0])

@@ -187,6 +187,15 @@ def _biases(name: str, declared: Knob, value: Any) -> tuple[tuple[str | tuple[in
     return tuple(checked)
 
 
+def values_of(declared: Any) -> dict[str, Any]:
+    """The knob values of a strategy or a stage by name, as JSON has them: lists, no tuples."""
+    return {name: _plain(getattr(declared, name)) for name in knobs_of(type(declared))}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
+
+
 class Registry(Generic[T]):
     """The classes of one kind by name; looking one up imports the folder that holds them first."""
 

@@ -382,9 +382,7 @@ class MinNewTokens(Stage):
     def bind(self, context: Context) -> BoundStage:
         if not context.eos:
             return BoundStage()
-        return BoundStage(
-            MinNewTokensLengthLogitsProcessor(len(context.prompt), int(self.min_new_tokens), list(context.eos), device=context.device)
-        )
+        return BoundStage(MinNewTokensLengthLogitsProcessor(len(context.prompt), int(self.min_new_tokens), list(context.eos), device=context.device))
 
 
 @stages.register

@@ -16,7 +16,7 @@ from playground.engine.model import LanguageModel
 from playground.engine.record import Packed, StepRecord, pend_view
 from playground.engine.select import Drawn, argmax, draw
 from playground.engine.stages import BoundStage
-from playground.engine.stop import StopRule, StopStrings, Stopped
+from playground.engine.stop import Stopped, StopRule, StopStrings
 from playground.errors import PlaygroundError, Text
 from playground.trace import Event, PromptRead, StepView, TokenChosen
 
@@ -210,7 +210,9 @@ class Task:
         with self.clock.part("cache"):
             after = self.extend(row, choice.token, choice.log_probability)
         self.ending = after.stopped
-        shown = next((StopStrings.shown(state) for rule, state in zip(self.stop_rules, after.stop_states, strict=True) if isinstance(rule, StopStrings)), None)
+        shown = next(
+            (StopStrings.shown(state) for rule, state in zip(self.stop_rules, after.stop_states, strict=True) if isinstance(rule, StopStrings)), None
+        )
         numbers = tuple(
             (f"{name}.{key}", value)
             for (name, _, stage), state in zip(self.stages, row.stage_states, strict=True)

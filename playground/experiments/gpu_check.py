@@ -154,9 +154,16 @@ def main() -> int:
         steps = [event for event in events if isinstance(event, StepTimed)][1:]
         seconds = statistics.median(step.seconds for step in steps)
         moved = weight_bytes + statistics.median(step.cache_bytes for step in steps)
-        tell(statistics.median(ratios) >= 1.0, f"{name}: recorded ÷ generate {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
-        tell(None, f"{name}: step {seconds * 1e3:.2f} ms, {moved / seconds / bandwidth:.0%} of the memory-bandwidth limit ({bandwidth / 1e9:.0f} GB/s)")
-        gaps = [abs(step.seconds - (step.forward + step.processors + step.warpers + step.select + step.cache + step.other)) / step.seconds for step in steps]
+        tell(
+            statistics.median(ratios) >= 1.0, f"{name}: recorded ÷ generate {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+        tell(
+            None, f"{name}: step {seconds * 1e3:.2f} ms, {moved / seconds / bandwidth:.0%} of the memory-bandwidth limit ({bandwidth / 1e9:.0f} GB/s)"
+        )
+        gaps = [
+            abs(step.seconds - (step.forward + step.processors + step.warpers + step.select + step.cache + step.other)) / step.seconds
+            for step in steps
+        ]
         tell(max(gaps) < 0.02, f"{name}: parts add up to the step within {max(gaps):.2%}")
         syncs = syncs_per_step(model, strategy, knobs)
         tell(syncs <= 1.0, f"{name}: {syncs:.2f} host synchronisations per step")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
-from playground.figures.layout import axis, lane_name, lane_style, layout, nothing, rounded, token_label
-from playground.measures.distribution import TextPoint, bits, text_series
+from playground.figures.layout import SMALL, axis, lane_name, lane_style, layout, legend, nothing, rounded, token_label
+from playground.measures.distribution import bits, text_series
 from playground.measures.text import display_name
-from playground.trace import TokenChosen, Trace
+from playground.trace import TokenChosen, TokenName, Trace
 
 EMPTY = Text("No token has been chosen yet.", "还没有选出词元。")
 _ENTROPY = Text("entropy (nats)", "熵（nats）")
 _SURPRISE = Text("surprise (nats)", "惊异度（nats）")
 _ALIVE = Text("alive", "存活数")
+TICKS = (1, 10, 100, 1000, 10_000, 100_000)
+TICK_TEXTS = ("1", "10", "100", "1k", "10k", "100k")
 
 
 def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Spec:
@@ -21,11 +23,17 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     if not lanes:
         return nothing(look, EMPTY)
     data: list[Spec] = []
+    surprise_hover = "%{x}: <b>%{text}</b><br>%{y} nats = %{customdata} bits"
+    named: dict[str, dict[int, TokenName]] = {}
     for order, (number, series) in enumerate(lanes):
         colour, dash, marker, _ = lane_style(look, number)
-        names = trace.names(trace.about.lanes[number].model)
+        model = trace.about.lanes[number].model
+        if model not in named:
+            named[model] = trace.names(model)
         positions = [point.position for point in series]
-        hovers = [f"<b>{token_label(names, point.token, 24)}</b><br>{_numbers(point, look)}" for point in series]
+        tokens = [token_label(named[model], point.token, 24) for point in series]
+        in_bits = [rounded(bits(point.raw_surprise), 3) for point in series]
+        news = {"text": tokens, "customdata": in_bits, "hovertemplate": surprise_hover}
         rows = (
             ("y", [rounded(point.entropy) for point in series]),
             ("y2", [rounded(point.raw_surprise) for point in series]),
@@ -34,45 +42,32 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         for axis_name, values in rows:
             if all(value is None for value in values):
                 continue
-            width = 1.8 if axis_name != "y3" else 1.8 + 1.6 * (len(lanes) - 1 - order)
+            width = 1.8 if axis_name != "y3" else 1.8 + 0.9 * (len(lanes) - 1 - order)
             data.append(
                 {
-                    "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "legendgroup": str(number), "showlegend": axis_name == "y",
+                    "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number),
                     "x": positions, "y": values, "xaxis": "x", "yaxis": axis_name, "line": {"color": colour, "width": width, "dash": dash},
-                    "marker": {"symbol": marker, "size": 5, "color": colour}, "hovertext": hovers if axis_name == "y2" else None,
-                    "hoverinfo": "text+name" if axis_name == "y2" else "x+y+name",
+                    "marker": {"symbol": marker, "size": 5, "color": colour},
+                    # The token is told once, in the row that speaks of it: the JSON grows with the run.
+                    **(news if axis_name == "y2" else {"hovertemplate": "%{x}: %{y}"}),
                 }
             )  # fmt: skip
-    small = {"size": 13}
+    small = {"size": SMALL}
+    notes, legend_height = legend(trace, [number for number, _ in lanes], look)
     return {
         "data": data,
         "layout": layout(
             look,
-            height=460,
-            margin={"l": 64, "r": 16, "t": 40, "b": 46},
-            showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": small},
+            height=legend_height + 436,
+            margin={"l": 64, "r": 16, "t": legend_height + 10, "b": 46},
+            annotations=notes,
             hovermode="closest",
             xaxis=axis(look, title={"text": look.say(Text("output token", "输出词元")), "font": small, "standoff": 4}, zeroline=False, anchor="y3"),
             yaxis=axis(look, domain=[0.7, 1], rangemode="tozero", title={"text": look.say(_ENTROPY), "font": small}, nticks=4),
             yaxis2=axis(look, domain=[0.35, 0.65], rangemode="tozero", title={"text": look.say(_SURPRISE), "font": small}, nticks=4),
-            yaxis3=axis(look, domain=[0, 0.3], type="log", dtick=1, title={"text": look.say(_ALIVE), "font": small}, exponentformat="power"),
+            yaxis3=axis(look, domain=[0, 0.3], type="log", title={"text": look.say(_ALIVE), "font": small}, tickvals=TICKS, ticktext=TICK_TEXTS),
         ),
     }
-
-
-def _numbers(point: TextPoint, look: Look) -> str:
-    told = []
-    if point.raw_surprise is not None:
-        raw_bits = bits(point.raw_surprise)
-        told.append(look.say(Text("surprise {n:.2f} nats = {b:.2f} bits", "惊异度 {n:.2f} nats = {b:.2f} bits").filled(n=point.raw_surprise, b=raw_bits)))
-    if point.surprise is not None and point.surprise != point.raw_surprise:
-        told.append(look.say(Text("after the stages {n:.2f} nats", "阶段之后 {n:.2f} nats").filled(n=point.surprise)))
-    if point.entropy is not None:
-        told.append(look.say(Text("entropy {n:.2f} nats", "熵 {n:.2f} nats").filled(n=point.entropy)))
-    if point.alive is not None:
-        told.append(look.say(Text("alive {n:,}", "存活 {n:,}").filled(n=point.alive)))
-    return "<br>".join(told)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -111,7 +106,9 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
         for point in text_series(trace, number):
             values = (point.entropy, point.raw_surprise, point.surprise)
             cells = ("–" if value is None else f"{value:.4f}" for value in values)
-            rows.append((about.name, str(point.position), display_name(names.get(point.token)), *cells, "–" if point.alive is None else str(point.alive)))
+            rows.append(
+                (about.name, str(point.position), display_name(names.get(point.token)), *cells, "–" if point.alive is None else str(point.alive))
+            )
     return rows if len(rows) > 1 else []
 
 

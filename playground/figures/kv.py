@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
-from playground.figures.layout import axis, lane_name, lane_style, layout, literal, note, nothing, rounded, size
-from playground.measures.kv import cache_series
+from playground.figures.layout import axis, lane_name, lane_style, layout, legend, literal, note, nothing, rounded, size
+from playground.measures.kv import CachePoint, cache_series
 from playground.trace import StepTimed, Trace
 
 EMPTY = Text("No lane has filled its KV cache yet.", "还没有通道写入 KV 缓存。")
@@ -20,27 +20,30 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     for order, (number, series) in enumerate(lanes):
         colour, dash, marker, _ = lane_style(look, number)
         # Lanes of one model grow alike and lie on each other: broad below, thin on top, all can be seen.
-        width = 2 + 2.5 * (len(lanes) - 1 - order)
+        width = 2 + 1.8 * (len(lanes) - 1 - order)
         steps = [point.step for point in series]
-        for axis_number, values, unit in (("", [point.tokens for point in series], ""), ("2", [rounded(point.nbytes / 1e6, 6) for point in series], " MB")):
+        for axis_number, values, unit in (
+            ("", [point.tokens for point in series], ""),
+            ("2", [rounded(point.nbytes / 1e6, 6) for point in series], " MB"),
+        ):
             data.append(
                 {
-                    "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "legendgroup": str(number), "showlegend": not axis_number,
+                    "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number),
                     "x": steps, "y": values, "xaxis": "x", "yaxis": f"y{axis_number}", "line": {"color": colour, "width": width, "dash": dash},
                     "marker": {"symbol": marker, "size": 9, "color": colour, "maxdisplayed": 9}, "hovertemplate": f"%{{x}}: %{{y}}{unit}",
                 }
             )  # fmt: skip
+    notes, legend_height = legend(trace, [number for number, _ in lanes], look)
+    formulas = _formulas(trace, dict(lanes), look)
+    notes += [note(look, words, x=0, xshift=-54, xanchor="left", y=0, yanchor="top", yshift=-44 - 19 * row) for row, words in enumerate(formulas)]
+    header, below = legend_height + 10, 48 + 19 * len(formulas)
     return {
         "data": data,
         "layout": layout(
             look,
-            height=400 + 19 * len(_formulas(trace, look)),
-            margin={"l": 64, "r": 16, "t": 40, "b": 50 + 19 * len(_formulas(trace, look))},
-            annotations=[
-                note(look, words, x=0, xanchor="left", y=0, yanchor="top", yshift=-44 - 19 * row) for row, words in enumerate(_formulas(trace, look))
-            ],
-            showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 13}},
+            height=header + below + 310,
+            margin={"l": 64, "r": 16, "t": header, "b": below},
+            annotations=notes,
             hovermode="closest",
             xaxis=axis(look, title={"text": look.say(Text("step", "步")), "font": {"size": 13}, "standoff": 4}, zeroline=False, anchor="y2"),
             yaxis=axis(look, domain=[0.55, 1], rangemode="tozero", title={"text": look.say(Text("tokens", "词元")), "font": {"size": 13}}),
@@ -49,18 +52,20 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     }
 
 
-def _formulas(trace: Trace, look: Look) -> list[str]:
+def _formulas(trace: Trace, lanes: dict[int, tuple[CachePoint, ...]], look: Look) -> list[str]:
     """Per model: bytes per token as the formula has it, and whether the tensors agree."""
     told = []
     for model in trace.about.models:
-        on_it = [number for number, about in enumerate(trace.about.lanes) if about.model == model.key]
-        agrees = [point.agrees for number in on_it for point in cache_series(trace, number)]
+        agrees = [point.agrees for number, series in lanes.items() if trace.about.lanes[number].model == model.key for point in series]
         if model.cache_bytes_per_token is None or not agrees:
             continue
-        verdict = Text("✓ the tensors hold exactly this", "✓ 与实际张量一致") if all(agrees) else Text("✗ the tensors differ from it", "✗ 与实际张量不同")
-        known = f"{literal(model.cache_formula or '', 60)} = " if model.cache_formula else ""
-        per_token = Text("per token", "每词元")
-        told.append(f"{literal(model.name, 26)} · {look.say(per_token)}: {known}{model.cache_bytes_per_token:,} B · {look.say(verdict)}")
+        verdict = (
+            Text("✓ the tensors hold exactly this", "✓ 与实际张量一致") if all(agrees) else Text("✗ the tensors differ from it", "✗ 与实际张量不同")
+        )
+        formula = literal(model.cache_formula or "", 60)
+        result = f"= {model.cache_bytes_per_token:,} {look.say(Text('B per token', 'B/词元'))} · {look.say(verdict)}"
+        # A phone has no room for it on one line, and notes don't wrap.
+        told += [literal(model.name, 40), formula, result] if look.narrow else [f"{literal(model.name, 26)} · {formula} {result}"]
     return told
 
 
@@ -95,7 +100,10 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
 FIGURE = Figure(
     name="kv",
     label=Text("KV cache", "KV 缓存"),
-    summary=Text("Tokens and bytes of the KV cache per step of every lane, measured, with the formula.", "每条通道每一步 KV 缓存的词元数与字节数（实测），并附公式。"),
+    summary=Text(
+        "Tokens and bytes of the KV cache per step of every lane, measured, with the formula.",
+        "每条通道每一步 KV 缓存的词元数与字节数（实测），并附公式。",
+    ),
     needs=frozenset({StepTimed}),
     scope="race",
     spec=spec,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
-from playground.figures.layout import axis, lane_name, lane_style, layout, note, nothing, origin, rounded, seconds
+from playground.figures.layout import LEGEND_ROW, axis, lane_name, lane_style, layout, legend, note, nothing, origin, rounded, seconds
 from playground.measures.latency import LaneMeter, RaceMeter, race_meter
 from playground.trace import StepTimed, Trace
 
@@ -44,7 +44,6 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     colours = look.colours
     split = 0.0 if look.narrow else 0.26
     data: list[Spec] = []
-    notes: list[Spec] = []
     for row, (number, meter) in enumerate(timed):
         colour, dash, marker, _ = lane_style(look, number)
         first = _first_with_itl(meter)
@@ -52,7 +51,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             {
                 "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "x": list(range(first, first + len(meter.itl))),
                 "y": [rounded(value * 1e3) for value in meter.itl], "line": {"color": colour, "width": 1.5, "dash": dash},
-                "marker": {"symbol": marker, "size": 6, "color": colour}, "legendgroup": str(number), "showlegend": True,
+                "marker": {"symbol": marker, "size": 6, "color": colour},
                 "hovertemplate": "%{x}: %{y} ms",
             }
         )  # fmt: skip
@@ -61,36 +60,41 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             continue
         data.append(
             {
-                "type": "scatter", "mode": "lines+markers+text", "x": [row, row], "y": [rounded(median * 1e3), rounded(high * 1e3)], "xaxis": "x2", "yaxis": "y",
+                "type": "scatter", "mode": "lines+markers+text", "x": [row, row], "y": [rounded(median * 1e3), rounded(high * 1e3)],
+                "xaxis": "x2", "yaxis": "y",
                 "line": {"color": colour, "width": 3}, "marker": {"symbol": [marker, f"{marker}-open"], "size": 10, "color": colour},
                 "text": [f"{median * 1e3:.1f}", f"{high * 1e3:.1f}"], "textposition": ["bottom center", "top center"],
-                "textfont": {"size": 13, "color": colours.text}, "hoverinfo": "skip", "showlegend": False, "legendgroup": str(number), "cliponaxis": False,
+                "textfont": {"size": 13, "color": colours.text}, "hoverinfo": "skip", "cliponaxis": False,
             }
         )  # fmt: skip
     top = max(value for _, meter in timed for value in meter.itl) * 1e3
+    extra = {number: f"p50 {seconds(meter.itl_percentile(50))} · p95 {seconds(meter.itl_percentile(95))}" for number, meter in timed}
+    notes, legend_height = legend(trace, [number for number, _ in timed], look, extra if look.narrow else None)
     if not look.narrow:
         notes.append(note(look, look.say(_P50_P95), x=1 - split / 2 + 0.02, xanchor="center", y=1, yanchor="bottom", yshift=4))
-    else:
-        for row, (number, meter) in enumerate(timed):
-            words = f"{lane_style(look, number)[3]} p50 {seconds(meter.itl_percentile(50))} · p95 {seconds(meter.itl_percentile(95))}"
-            notes.append(note(look, words, x=0, xanchor="left", y=0, yanchor="top", yshift=-46 - 18 * row, font={"size": 13, "color": lane_style(look, number)[0]}))
-    ttft = " · ".join(f"{name} {seconds(value)}" for name, value in _ttfts(race, trace, look))
-    notes.append(note(look, f"<b>TTFT</b> {ttft}" if ttft else "", x=0, xanchor="left", y=1, yanchor="bottom", yshift=22, font={"size": 13, "color": colours.text}))
-    notes.append(note(look, origin(trace, look), x=0, xanchor="left", y=1, yanchor="bottom", yshift=4))
-    below = 52 + 18 * len(timed) if look.narrow else 46
+    ttft = [f"{name} {seconds(value)}" for name, value in _ttfts(race, trace, look)]
+    above = [origin(trace, look)]
+    if ttft:
+        above += [f"<b>TTFT</b> {line}" for line in ttft] if look.narrow else [f"<b>TTFT</b> {' · '.join(ttft)}"]
+    for row, words in enumerate(above):
+        notes.append(note(look, words, x=0, xanchor="left", y=1, yanchor="bottom", yshift=8 + legend_height + LEGEND_ROW * row))
+    header = legend_height + LEGEND_ROW * len(above) + 16
+    side: Spec = {}
+    if not look.narrow:
+        domain = [1 - split + 0.04, 1]
+        hidden = {"showticklabels": False, "showgrid": False, "zeroline": False}
+        side["xaxis2"] = axis(look, domain=domain, range=[-0.6, len(timed) - 0.4], anchor="y", **hidden)
     return {
         "data": data,
         "layout": layout(
             look,
-            height=320 + below,
-            margin={"l": 58, "r": 16, "t": 76, "b": below},
+            height=header + 300,
+            margin={"l": 58, "r": 16, "t": header, "b": 46},
             annotations=notes,
-            showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "top", "xanchor": "left", "yref": "container", "font": {"size": 13}},
             hovermode="closest",
             xaxis=axis(look, domain=[0, 1 - split], title={"text": look.say(_POSITION), "font": {"size": 13}, "standoff": 6}, zeroline=False),
             yaxis=axis(look, range=[0, rounded(top * 1.12)], title={"text": look.say(_ITL), "font": {"size": 13}, "standoff": 8}, zeroline=True),
-            xaxis2=axis(look, domain=[1 - split + 0.04, 1], range=[-0.6, len(timed) - 0.4], showticklabels=False, showgrid=False, zeroline=False, anchor="y"),
+            **side,
         ),
     }
 
@@ -107,7 +111,9 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
 
 def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
     """One row per lane: TTFT (a dash where the race read the prompt), ITL median and p95, tokens."""
-    rows: list[Row] = [(look.say(Text("lane", "通道")), "TTFT", look.say(Text("ITL median", "ITL 中位数")), "ITL p95", look.say(Text("tokens", "词元数")))]
+    rows: list[Row] = [
+        (look.say(Text("lane", "通道")), "TTFT", look.say(Text("ITL median", "ITL 中位数")), "ITL p95", look.say(Text("tokens", "词元数")))
+    ]
     for number, meter in sorted(race_meter(trace.events).lanes.items()):
         if meter.timed_tokens:
             times = (meter.ttft_seconds, meter.itl_percentile(50), meter.itl_percentile(95))
@@ -118,7 +124,10 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
 FIGURE = Figure(
     name="latency",
     label=Text("Latency", "延迟"),
-    summary=Text("The time of every token of all lanes on one axis, with median and p95; TTFT.", "所有通道每个词元的时间，画在同一坐标轴上，附中位数、p95 与首词元时间。"),
+    summary=Text(
+        "The time of every token of all lanes on one axis, with median and p95; TTFT.",
+        "所有通道每个词元的时间，画在同一坐标轴上，附中位数、p95 与首词元时间。",
+    ),
     needs=frozenset({StepTimed}),
     scope="race",
     spec=spec,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playground.errors import Text
@@ -50,7 +50,12 @@ def token_label(names: Mapping[int, TokenName], token: int, most: int | None = N
 def lane_style(look: Look, lane: int) -> tuple[str, str, str, str]:
     """Colour, dash, marker and glyph of a lane: the same in every figure."""
     colours = look.colours.lanes
-    return colours[lane % len(colours)], LANE_DASHES[lane % len(LANE_DASHES)], LANE_MARKERS[lane % len(LANE_MARKERS)], LANE_GLYPHS[lane % len(LANE_GLYPHS)]
+    return (
+        colours[lane % len(colours)],
+        LANE_DASHES[lane % len(LANE_DASHES)],
+        LANE_MARKERS[lane % len(LANE_MARKERS)],
+        LANE_GLYPHS[lane % len(LANE_GLYPHS)],
+    )
 
 
 def lane_name(trace: Trace, lane: int, most: int = 28) -> str:
@@ -97,7 +102,12 @@ def layout(look: Look, **more: Any) -> Spec:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": FONT_SIZE, "color": colours.text},
-        "hoverlabel": {"bgcolor": colours.surface, "bordercolor": colours.line, "font": {"family": FONT, "size": SMALL, "color": colours.text}, "align": "left"},
+        "hoverlabel": {
+            "bgcolor": colours.surface,
+            "bordercolor": colours.line,
+            "font": {"family": FONT, "size": SMALL, "color": colours.text},
+            "align": "left",
+        },
         "dragmode": False,
         "showlegend": False,
         **more,
@@ -115,14 +125,57 @@ def axis(look: Look, **more: Any) -> Spec:
 
 def note(look: Look, text: str, **place: Any) -> Spec:
     """A line of text in a figure, without an arrow; `text` is markup, so names in it must be `literal`."""
-    return {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "align": "left", "font": {"size": SMALL, "color": look.colours.muted}, **place}
+    return {
+        "text": text,
+        "showarrow": False,
+        "xref": "paper",
+        "yref": "paper",
+        "align": "left",
+        "font": {"size": SMALL, "color": look.colours.muted},
+        **place,
+    }
+
+
+LEGEND_ROW = 19
+
+
+def legend(trace: Trace, lanes: Sequence[int], look: Look, extra: Mapping[int, str] | None = None, lift: int = 4) -> tuple[list[Spec], int]:
+    """The lanes' markers and names over a figure, `extra` behind each name: the notes, and the pixels they take.
+
+    Plotly's own legend wraps as it likes and then covers what is near; this one's height is known.
+    """
+    per_row = 1 if look.narrow else 3 if extra else 4
+    words = []
+    for lane in lanes:
+        colour, _, _, glyph = lane_style(look, lane)
+        behind = f" <span style='color:{look.colours.muted}'>{extra[lane]}</span>" if extra and lane in extra else ""
+        words.append(f"<span style='color:{colour}'>{glyph}</span> {lane_name(trace, lane, 18 if look.narrow and extra else 26)}{behind}")
+    rows = [words[first : first + per_row] for first in range(0, len(words), per_row)]
+    font = {"size": SMALL, "color": look.colours.text}
+    notes = [
+        note(
+            look,
+            " &nbsp; &nbsp; ".join(row),
+            x=0,
+            xanchor="left",
+            y=1,
+            yanchor="bottom",
+            yshift=lift + LEGEND_ROW * (len(rows) - 1 - number),
+            font=font,
+        )
+        for number, row in enumerate(rows)
+    ]
+    return notes, LEGEND_ROW * len(rows)
 
 
 def nothing(look: Look, why: Text) -> Spec:
     """What stands where there is nothing to draw: the reason, in one sentence."""
     words = note(look, look.say(why), x=0.5, y=0.5, xanchor="center", yanchor="middle")
     hidden = {"visible": False, "fixedrange": True}
-    return {"data": [], "layout": layout(look, height=120, margin={"l": 10, "r": 10, "t": 10, "b": 10}, xaxis=hidden, yaxis=hidden, annotations=[words])}
+    return {
+        "data": [],
+        "layout": layout(look, height=120, margin={"l": 10, "r": 10, "t": 10, "b": 10}, xaxis=hidden, yaxis=hidden, annotations=[words]),
+    }
 
 
 def origin(trace: Trace, look: Look) -> str:

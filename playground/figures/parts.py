@@ -18,6 +18,10 @@ def _share(part: Part) -> str:
     return f"{value:.1%}" if isinstance(value, float) else "–"
 
 
+def _pattern(shape: str, colour: str, strokes: str) -> Spec:
+    return {"shape": shape, "size": 6, "solidity": 0.2, "bgcolor": colour, "fgcolor": strokes, "fgopacity": 1} if shape else {"shape": ""}
+
+
 def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Spec:
     """Milliseconds of forward, processors, warpers, select, cache and other per step; recording apart, as a line."""
     lane = lane or 0
@@ -33,7 +37,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             {
                 "type": "bar", "name": f"{look.say(PART_LABELS[name])} {shares[name]}", "x": numbers,
                 "y": [rounded(getattr(step, name) * 1e3) for step in steps], "hovertemplate": "%{x}: %{y} ms",
-                "marker": {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5, "fgcolor": colours.surface, "fgopacity": 0.45}},
+                "marker": {"color": colour, "line": {"width": 0}, "pattern": _pattern(pattern, colour, colours.surface)},
             }
         )  # fmt: skip
     data.append(
@@ -89,7 +93,10 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
 FIGURE = Figure(
     name="parts",
     label=Text("Parts of a step", "步骤分解"),
-    summary=Text("Per step of one lane: forward, processors, warpers, select, cache and other, stacked.", "一条通道每一步的前向计算、处理器、整形器、选择、缓存与其他，堆叠显示。"),
+    summary=Text(
+        "Per step of one lane: forward, processors, warpers, select, cache and other, stacked.",
+        "一条通道每一步的前向计算、处理器、整形器、选择、缓存与其他，堆叠显示。",
+    ),
     needs=frozenset({StepTimed}),
     scope="lane",
     spec=spec,

@@ -8,7 +8,7 @@ from typing import Any
 
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
-from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, token_label
+from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, shortened, token_label
 from playground.measures.distribution import Distribution, Segment, cumulative_bar, distributions
 from playground.measures.text import display_name
 from playground.trace import StageAbout, StepView, TokenChosen, TokenName, TokensNamed, Trace
@@ -30,9 +30,10 @@ _ARGMAX = Text("argmax", "取最大值")
 
 @dataclass(frozen=True)
 class _Column:
-    """One point of the way that is drawn: its title, the distribution there and the one before."""
+    """One point of the way that is drawn: its title in full and cut to size, the distribution there and the one before."""
 
     title: str
+    short: str
     subtitle: tuple[str, str]
     now: Distribution
     before: Distribution | None
@@ -87,11 +88,18 @@ def _step(trace: Trace, lane: int | None, position: int | None) -> _Step | None:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def stage_title(stage: str, about: StageAbout | None, look: Look) -> str:
-    """A stage with the values of its knobs: "temperature 0.8", "mirostat 3, 0.1"."""
+def stage_title(stage: str, about: StageAbout | None, look: Look, most: int | None = None) -> str:
+    """A stage with the values of its knobs: "temperature 0.8", "mirostat 3, 0.1".
+
+    If that is longer than `most`, words among the values go first, then the end of the name: never a number.
+    """
     label = look.stage_labels.get(stage)
     name = look.say(label) if label is not None else stage.replace("_", "-")
-    values = ", ".join(_knob(value) for value in about.knobs.values()) if about is not None else ""
+    knobs = list(about.knobs.values()) if about is not None else []
+    values = ", ".join(map(_knob, knobs))
+    if most is not None and shortened(f"{name} {values}", most) != f"{name} {values}":
+        values = ", ".join(_knob(value) for value in knobs if not isinstance(value, str))
+        name = shortened(name, max(most - len(values) - 1, 4))
     return f"{name} {values}".rstrip()
 
 
@@ -111,7 +119,7 @@ def _subtitle(step: Distribution, before: Distribution | None, look: Look) -> tu
         return look.say(Text("no change here", "此步无变化")), f"H {step.entropy:.2f}"
     entropy = f"H {before.entropy:.2f} → {step.entropy:.2f}"
     if step.alive == before.alive:
-        return look.say(Text("alive {n:,} · none removed", "存活 {n:,} · 未移除").filled(n=step.alive)), entropy
+        return look.say(Text("none removed", "未移除")), entropy
     alive = look.say(Text("alive {a:,} → {b:,}", "存活 {a:,} → {b:,}").filled(a=before.alive, b=step.alive))
     return alive, f"{mass(step.removed_mass)} · {entropy}"
 
@@ -130,9 +138,12 @@ def _columns(step: _Step, look: Look) -> tuple[list[_Column], list[str]]:
         kept = set(sorted(indices, key=lambda i: -effect[i])[:MOST_STAGES])
         hidden = [i for i in indices if i not in kept]
         indices = [i for i in indices if i in kept]
+    room = 17 if look.narrow else 1100 // (len(indices) + 1) // 9 - 1
     titles = {i: stage_title(step.way[i].stage or "", step.stages.get(step.way[i].stage or ""), look) for i in (*indices, *hidden)}
-    first = _Column(look.say(_model_title(step.view)), _subtitle(step.way[0], None, look), step.way[0], None)
-    stages = [_Column(titles[i], _subtitle(step.way[i], step.way[i - 1], look), step.way[i], step.way[i - 1]) for i in indices]
+    shorts = {i: stage_title(step.way[i].stage or "", step.stages.get(step.way[i].stage or ""), look, room) for i in indices}
+    model = look.say(_model_title(step.view))
+    first = _Column(model, shortened(model, room), _subtitle(step.way[0], None, look), step.way[0], None)
+    stages = [_Column(titles[i], shorts[i], _subtitle(step.way[i], step.way[i - 1], look), step.way[i], step.way[i - 1]) for i in indices]
     return [first, *stages], [titles[i] for i in hidden]
 
 
@@ -184,10 +195,17 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         left = number * (width + gap)
         key = "x" if number == 0 else f"x{number + 1}"
         axes[key.replace("x", "xaxis")] = axis(
-            look, domain=[left, left + width], range=[0, scale * 1.42], showticklabels=False, showgrid=False, showline=False, zeroline=True, anchor="y"
+            look,
+            domain=[left, left + width],
+            range=[0, scale * 1.42],
+            showticklabels=False,
+            showgrid=False,
+            showline=False,
+            zeroline=True,
+            anchor="y",
         )
         data += _bars(step, column, rows, key, scale, look, final=number == len(drawn) - 1)
-        notes += _heading(column, left, number > 0, 1100 // len(drawn), look)
+        notes += _heading(column, left, number > 0, look)
     notes += _row_labels(step, rows, look)
     if not look.narrow and len(drawn) > 1:
         key_words = look.say(Text("│ before the stage<br>✕ removed by it", "│ 阶段之前<br>✕ 被该阶段移除"))
@@ -315,15 +333,14 @@ def _hover(step: _Step, column: _Column, index: int, look: Look) -> str:
     return "<br>".join(words)
 
 
-def _heading(column: _Column, left: float, arrow: bool, pixels: int, look: Look) -> list[Spec]:
+def _heading(column: _Column, left: float, arrow: bool, look: Look) -> list[Spec]:
     colours = look.colours
-    room = 14 if look.narrow else pixels // 9 - 2
-    title = f"{'→ ' if arrow else ''}<b>{literal(column.title, room)}</b>"
+    title = f"{'→ ' if arrow else ''}<b>{literal(column.short)}</b>"
     first, second = column.subtitle
     words = f"{title}<br><span style='font-size:{SMALL}px;color:{colours.muted}'>{first}<br>{second}</span>" if not look.narrow else title
     if look.narrow:
         words += f"<br><span style='font-size:{SMALL}px;color:{colours.muted}'>{first.split(' · ')[0]}</span>"
-    return [note(look, words, x=left, xanchor="left", y=1, yanchor="bottom", yshift=4, font={"size": FONT_SIZE + 1, "color": colours.text})]
+    return [note(look, words, x=left, xanchor="left", y=1, yanchor="bottom", yshift=4, font={"size": FONT_SIZE, "color": colours.text})]
 
 
 def _row_labels(step: _Step, rows: list[int], look: Look) -> list[Spec]:
@@ -347,7 +364,10 @@ def _row_labels(step: _Step, rows: list[int], look: Look) -> list[Spec]:
 
 def _stage_lines(columns: list[_Column], look: Look) -> list[str]:
     """On a phone only the first and the last distribution are drawn: what happened between, a line each."""
-    return [f"→ <b>{literal(column.title, 20)}</b>  {column.subtitle[0].replace('alive ', '')} · {column.subtitle[1].split(' · ')[-1]}" for column in columns[1:]]
+    return [
+        f"→ <b>{literal(column.short)}</b>  {column.subtitle[0].replace('alive ', '')} · {column.subtitle[1].split(' · ')[-1]}"
+        for column in columns[1:]
+    ]
 
 
 def _named_only(hidden: list[str], look: Look) -> list[str]:
@@ -401,10 +421,12 @@ def _cumulative(step: _Step, look: Look) -> Spec:
         patterns.append("")
         texts.append(literal(label, room) if room >= min(len(label), 5) else "")
         hovers.append(f"<b>{literal(label, 40)}</b>  #{token}<br>{high - low:.6f}<br>[{low:.6f}, {high:.6f})")
+    hatching = {"bgcolor": colours.rest, "fgcolor": colours.removed, "size": 7, "solidity": 0.15}
     return {
         "type": "bar", "orientation": "h", "base": lows, "x": widths, "y": [0] * len(bar), "width": 0.96, "xaxis": "x20", "yaxis": "y2",
-        "marker": {"color": fills, "line": {"color": colours.surface, "width": 1}, "pattern": {"shape": patterns, "fgcolor": colours.muted, "size": 7}},
-        "text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"family": MONO, "size": SMALL, "color": inks},
+        "marker": {"color": fills, "line": {"color": colours.surface, "width": 1}, "pattern": {"shape": patterns, **hatching}},
+        "text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+        "textfont": {"family": MONO, "size": SMALL, "color": inks},
         "hovertext": hovers, "hoverinfo": "text",
     }  # fmt: skip
 
@@ -425,7 +447,10 @@ def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
     else:
         at = u
         mark = f"u = {u:.4f}"
-        words = Text("Cumulative bar: the die u = {u:.4f} falls on {name}, which holds {low:.4f} to {high:.4f}.", "累积条：骰子 u = {u:.4f} 落在 {name} 上，它占 {low:.4f} 到 {high:.4f}。")
+        words = Text(
+            "Cumulative bar: the die u = {u:.4f} falls on {name}, which holds {low:.4f} to {high:.4f}.",
+            "累积条：骰子 u = {u:.4f} 落在 {name} 上，它占 {low:.4f} 到 {high:.4f}。",
+        )
         if look.narrow:
             words = Text("The die {u:.4f} hits {name}.", "骰子 {u:.4f} 命中 {name}。")
     low, high = interval if interval is not None else (0.0, 0.0)
@@ -454,7 +479,10 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
     step = _step(trace, lane, position)
     if step is None:
         return NO_VIEW
-    return Text(_sentences(trace, step, Look(language="en", stage_labels=look.stage_labels)), _sentences(trace, step, Look(language="zh", stage_labels=look.stage_labels)))
+    return Text(
+        _sentences(trace, step, Look(language="en", stage_labels=look.stage_labels)),
+        _sentences(trace, step, Look(language="zh", stage_labels=look.stage_labels)),
+    )
 
 
 def _sentences(trace: Trace, step: _Step, look: Look) -> str:
@@ -465,11 +493,16 @@ def _sentences(trace: Trace, step: _Step, look: Look) -> str:
     top = ", ".join(f"{name(index)} {probability(raw.probabilities[index])}" for index in range(min(3, len(step.view.ids))))
     lane = trace.about.lanes[step.lane].name
     told = [look.say(Text(f"Lane {lane}, token {step.chosen.position + 1}.", f"通道 {lane}，第 {step.chosen.position + 1} 个词元。"))]
-    told.append(look.say(Text(f"The model's most likely: {top}; entropy {raw.entropy:.2f} nats.", f"模型认为最可能：{top}；熵 {raw.entropy:.2f} nats。")))
+    told.append(
+        look.say(Text(f"The model's most likely: {top}; entropy {raw.entropy:.2f} nats.", f"模型认为最可能：{top}；熵 {raw.entropy:.2f} nats。"))
+    )
     for before, after in zip(step.way, step.way[1:], strict=False):
         title = stage_title(after.stage or "", step.stages.get(after.stage or ""), look)
-        en = f"{title}: {before.alive} to {after.alive} tokens alive, {after.removed_mass:.1%} of the mass removed, entropy {before.entropy:.2f} to {after.entropy:.2f}."
-        zh = f"{title}：存活 {before.alive} 到 {after.alive}，移除 {after.removed_mass:.1%} 的概率，熵 {before.entropy:.2f} 到 {after.entropy:.2f}。"
+        removed, entropies = f"{after.removed_mass:.1%}", (before.entropy, after.entropy)
+        en = "{}: {} to {} tokens alive, {} of the mass removed, entropy {:.2f} to {:.2f}.".format(
+            title, before.alive, after.alive, removed, *entropies
+        )
+        zh = "{}：存活 {} 到 {}，移除 {} 的概率，熵 {:.2f} 到 {:.2f}。".format(title, before.alive, after.alive, removed, *entropies)
         told.append(look.say(Text(en, zh)))
     token, p, u = name(step.index), probability(step.way[-1].probabilities[step.index]), step.chosen.u
     if u is None:
@@ -489,10 +522,12 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
     removers = _removers(step)
     for index, token in enumerate(step.view.ids):
         mark = "▶ " if index == step.index else ""
-        cells = ["✕" if after.probabilities[index] == 0.0 and removers.get(index, at + 1) <= at else f"{after.probabilities[index]:.6f}" for at, after in enumerate(step.way)]
+        cells = [
+            "✕" if after.probabilities[index] == 0.0 and removers.get(index, at + 1) <= at else f"{after.probabilities[index]:.6f}"
+            for at, after in enumerate(step.way)
+        ]
         rows.append((mark + display_name(step.names.get(token)), str(token), *cells))
     return rows
-
 
 
 FIGURE = Figure(

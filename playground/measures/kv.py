@@ -39,7 +39,9 @@ def cache_series(trace: Trace, lane: int) -> tuple[CachePoint, ...]:
     model = model_of(trace, lane)
     per_token = model.cache_bytes_per_token if model else None
     return tuple(
-        CachePoint(step.step, step.cache_length, step.rows, step.cache_bytes, None if per_token is None else per_token * step.cache_length * step.rows)
+        CachePoint(
+            step.step, step.cache_length, step.rows, step.cache_bytes, None if per_token is None else per_token * step.cache_length * step.rows
+        )
         for step in trace.of(lane, StepTimed)
     )
 

@@ -25,9 +25,10 @@ def rows(trace: Trace) -> list[list[str]]:
         ttft = _number(numbers["ttft"], 1, 3) if shared is None else f"{_number(shared, 1, 3)} (race)"
         table.append(
             [
-                lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0), _number(numbers["e2e"], 1, 2), ttft,
-                _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1), _number(numbers["tokens_per_second"], 1, 1),
-                _number(numbers["kv_bytes"], 1e-6, 2), stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
+                lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0),
+                _number(numbers["e2e"], 1, 2), ttft, _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1),
+                _number(numbers["tokens_per_second"], 1, 1), _number(numbers["kv_bytes"], 1e-6, 2),
+                stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
             ]
         )  # fmt: skip
     return table

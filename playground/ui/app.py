@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
 import gradio as gr
 
 from playground.errors import Text
+
+log = logging.getLogger(__name__)
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
@@ -27,7 +32,42 @@ SERVER_FUNCTIONS = (
 PLOTLY = ASSETS / "vendor" / "plotly-basic.min.js"
 
 #: The bus only passes packets on; everything else happens in the page's own scripts.
-BUS_SCRIPT = "(window.__playgroundBus ??= []).push({ follow: (from) => trigger('follow', from), listen: (hear) => watch('value', () => hear(props.value)) });"
+BUS_SCRIPT = """(window.__playgroundBus ??= []).push({
+  follow: (from) => trigger('follow', from),
+  listen: (hear) => watch('value', () => hear(props.value)),
+});"""
+
+
+class Arriving:
+    """A service whose modules are still being imported: whoever asks it something waits, the page doesn't."""
+
+    def __init__(self, module: str, name: str, first: str) -> None:
+        self._made: Future[Any] = Future()
+        self._source = (module, name, first)
+        self._lock = threading.Lock()
+        self._begun = False
+
+    def begin(self) -> None:
+        """Import in the background, once; then call the method that the service begins its work with."""
+        with self._lock:
+            if self._begun:
+                return
+            self._begun = True
+        threading.Thread(target=self._make, name="service", daemon=True).start()
+
+    def _make(self) -> None:
+        module, name, first = self._source
+        try:
+            service = getattr(importlib.import_module(module), name)()
+            getattr(service, first)()
+            self._made.set_result(service)
+        except Exception as error:
+            log.exception("the service could not be made")
+            self._made.set_exception(error)
+
+    def __getattr__(self, name: str) -> Any:
+        self.begin()
+        return getattr(self._made.result(), name)
 
 
 class Service(Protocol):
@@ -38,10 +78,14 @@ class Service(Protocol):
         ...
 
 
-def build(service: Service) -> gr.Blocks:
-    """The page over a service. Nothing here waits for a model, and nothing imports one."""
+def build(service: Service, register: Callable[[Service], None] | None = None) -> gr.Blocks:
+    """The page over a service. Nothing here waits for a model, and nothing imports one.
+
+    `register` adds what belongs to the same Blocks: the endpoints for programs (API and MCP).
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     gr.set_static_paths([PLOTLY])
-    with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=_analytics()) as page:
+    with gr.Blocks(title="Decoding Playground", fill_width=True) as page:
         gr.HTML(
             html_template=_asset("page.html"),
             js_on_load=_script(),
@@ -57,7 +101,7 @@ def build(service: Service) -> gr.Blocks:
             apply_default_css=False,
         )
         bus.follow(
-            _Followers(service).follow,
+            _stream(service),
             outputs=[bus],
             show_progress="hidden",
             queue=True,
@@ -66,19 +110,19 @@ def build(service: Service) -> gr.Blocks:
             postprocess=False,
             api_visibility="private",
         )
-        _register_endpoints(service)
+        if register is not None:
+            register(service)
     return page.queue(default_concurrency_limit=20, max_size=64)
 
 
 def launch(page: gr.Blocks, **settings: Any) -> None:
-    """Serve the page: on 127.0.0.1:7860 unless told otherwise, on every address of a Space."""
+    """Serve the page: on 127.0.0.1:7860 unless Gradio's environment variables say otherwise, on every address of a Space."""
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "50")
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "500")
     on_space = "SPACE_ID" in os.environ
     page.launch(
         **{
             "server_name": os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if on_space else "127.0.0.1"),
-            "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
             "max_threads": 100,
             "run_history": False,
             "state_session_capacity": 500,
@@ -92,42 +136,23 @@ def launch(page: gr.Blocks, **settings: Any) -> None:
     )
 
 
-class _Followers:
-    """The open streams, one per browser tab: a newer one supersedes the older."""
+def _stream(service: Service) -> Callable[[gr.EventData, gr.Request], Iterator[str]]:
+    """The handler behind the bus: a sync generator, closed by Gradio as soon as the tab is."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._newest: dict[str, object] = {}
-        self._lock = threading.Lock()
+    def follow(event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        asked = event._data if isinstance(event._data, dict) else {}
+        yield from service.follow(asked.get("run"), asked.get("seq"), request.session_hash or "")
 
-    def follow(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
-        """Stream a run's packets to one tab until the run ends, the tab closes, or it asks anew."""
-        session = request.session_hash or ""
-        mine = object()
-        with self._lock:
-            self._newest[session] = mine
-        data = event._data if isinstance(event._data, dict) else {}
-        packets = self._service.follow(data.get("run"), data.get("seq"), session)
-        try:
-            for packet in packets:
-                if self._newest.get(session) is not mine:
-                    return
-                yield packet
-        finally:
-            packets.close()  # type: ignore[attr-defined]
-            with self._lock:
-                if self._newest.get(session) is mine:
-                    del self._newest[session]
+    return follow
 
 
 def _callable(service: Service, name: str) -> Callable[[Any], Any]:
     """A server function as Gradio calls it: with one JSON value, which here is the list of arguments."""
-    function = getattr(service, name)
-    signature = inspect.signature(function)
 
     def call(arguments: Any) -> Any:
+        function = getattr(service, name)
         try:
-            bound = signature.bind(*arguments)
+            bound = inspect.signature(function).bind(*arguments)
         except TypeError:
             text = Text("The page asked for something that this server doesn't know: reload it.", "页面的请求与此服务器不符：请刷新页面。")
             return {"error": {"code": "call_broken", "text": text.to_json(), "values": {}}}
@@ -152,17 +177,3 @@ def _script() -> str:
 def _theme() -> gr.themes.Base:
     """Gradio's plainest theme with the system's fonts, so that nothing is fetched from elsewhere."""
     return gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-
-
-def _analytics() -> bool:
-    """Whether Gradio may phone home: only where somebody has said so."""
-    return os.environ.get("GRADIO_ANALYTICS_ENABLED", "False").lower() in ("true", "1")
-
-
-def _register_endpoints(service: Service) -> None:
-    """The endpoints for programs (API and MCP) belong to the same Blocks as the page."""
-    try:
-        from playground.ui import endpoints
-    except ImportError:
-        return
-    endpoints.register(service)

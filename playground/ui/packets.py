@@ -75,7 +75,13 @@ class Payloads:
             known.update((name.id, name) for name in event.names)
             return "", {}
         if isinstance(event, PromptRead):
-            return "prompt", {"tokens": event.tokens, "total": event.total, "seconds": rounded(event.seconds), "shared": event.shared, "reused": event.reused}
+            return "prompt", {
+                "tokens": event.tokens,
+                "total": event.total,
+                "seconds": rounded(event.seconds),
+                "shared": event.shared,
+                "reused": event.reused,
+            }
         if isinstance(event, TokenChosen):
             assert lane is not None
             return "token", self._token(lane, event)
@@ -112,7 +118,12 @@ def hover_candidates(view: StepView, chosen: int, names: dict[int, TokenName]) -
     if chosen in view.ids and view.ids.index(chosen) not in order:
         order[-1] = view.ids.index(chosen)
     return [
-        [display_name(names.get(view.ids[index])), rounded(raw[index], 3), rounded(final[index], 3) if final[index] else None, view.ids[index] == chosen]
+        [
+            display_name(names.get(view.ids[index])),
+            rounded(raw[index], 3),
+            rounded(final[index], 3) if final[index] else None,
+            view.ids[index] == chosen,
+        ]
         for index in order
     ]
 

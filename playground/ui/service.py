@@ -19,13 +19,13 @@ from playground.engine.knobs import knobs_of
 from playground.engine.stages import stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
-from playground.figures import Look, draw, figures
-from playground.figures.palette import LANES
+from playground.figures import Look, figures, get_figure
+from playground.figures.palette import PALETTES
 from playground.line import Line, Run
 from playground.measures.distribution import distributions
-from playground.measures.text import display_name, output_text
-from playground.records.table import markdown
-from playground.request import ORDERS, Lane, Limits, Request
+from playground.measures.text import display_name
+from playground.records.table import COLUMNS, markdown, rows
+from playground.request import ORDERS, Lane, Limits, Request, words_to_raw
 from playground.trace import TokenChosen, Trace
 from playground.ui import packets
 
@@ -138,8 +138,8 @@ class Service:
             ],
             "stages": [
                 {
-                    "name": stage.name, "kind": stage.kind, "label": stage.label.to_json(), "summary": stage.summary.to_json(), "common": stage.common,
-                    "knobs": {name: declared.to_json() for name, declared in knobs_of(stage).items()},
+                    "name": stage.name, "kind": stage.kind, "label": stage.label.to_json(), "summary": stage.summary.to_json(),
+                    "common": stage.common, "knobs": {name: declared.to_json() for name, declared in knobs_of(stage).items()},
                 }
                 for stage in stages.all().values()
             ],
@@ -154,7 +154,8 @@ class Service:
                 {"name": figure.name, "label": figure.label.to_json(), "summary": figure.summary.to_json(), "scope": figure.scope}
                 for figure in figures().values()
             ],
-            "palette": LANES, "public": self.public, "pause": True, "version": playground.__version__,
+            "palette": {theme: palette.lanes for theme, palette in PALETTES.items()},
+            "public": self.public, "pause": True, "version": playground.__version__,
         }  # fmt: skip
 
     @answers
@@ -231,7 +232,7 @@ class Service:
         if run.visitor != _visitor(visitor):
             raise BadValue("not_yours", Text("Only whoever started this run can control it.", "只有发起者可以控制这个运行。"))
         actions = {"stop": self.line.stop, "pause": self.line.pause, "resume": self.line.resume, "step": self.line.step}
-        if action not in actions:
+        if not isinstance(action, str) or action not in actions:
             raise BadValue("action", Text("There is no such control.", "没有这样的控制。"))
         actions[action](run)
         return {"ok": True}
@@ -245,7 +246,9 @@ class Service:
         try:
             run = self.line.get(run_id)
         except PlaygroundError as error:
-            yield packets.json.dumps({"v": 1, "n": 1, "run": str(run_id)[:64], "seq": 0, "state": {"phase": "failed", "error": error.to_json()}, "events": []})
+            yield packets.json.dumps(
+                {"v": 1, "n": 1, "run": str(run_id)[:64], "seq": 0, "state": {"phase": "failed", "error": error.to_json()}, "events": []}
+            )
             return
         try:
             yield from packets.follow(self.line, run, seq if isinstance(seq, int) and not isinstance(seq, bool) else 0, superseded)
@@ -253,21 +256,48 @@ class Service:
             if self._followers.get(session) is superseded:
                 del self._followers[session]
 
+    def compare(
+        self, prompt: Any, lanes: Any, max_new_tokens: Any, seed: Any, chat: Any, model: Any, with_trace: Any, visitor: str
+    ) -> Iterator[Answer]:
+        """A whole comparison for a program: its state while it runs, then the record. Raises `PlaygroundError`.
+
+        Closing the generator leaves the run, as closing a tab does.
+        """
+        if not isinstance(lanes, list) or not all(isinstance(lane, str) for lane in lanes):
+            raise BadValue("lane_broken", Text("lanes is a list of texts.", "lanes 是文本列表。"))
+        raw_lanes = [{"max_new_tokens": max_new_tokens, **words_to_raw(lane)} for lane in lanes]
+        request = Request.from_json({"prompt": {"text": prompt, "chat": chat}, "lanes": raw_lanes, "seed": seed, "model": model}, self.limits)
+        for lane in request.lanes:
+            models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
+        run = self.line.start(request, visitor)
+        with self.line.watch(run):
+            while not run.ended:
+                with run.changed:
+                    run.changed.wait(timeout=0.5)
+                written = sum(isinstance(event, TokenChosen) for _, event in packets.events_of(run))
+                yield {"state": run.phase, "place": self.line.place(run), "tokens": written}
+        if run.error is not None:
+            raise run.error
+        trace = self._trace(run.id)
+        yield {
+            "state": run.phase,
+            "record": markdown(trace),
+            "lanes": [dict(zip(COLUMNS, row, strict=True)) for row in rows(trace)],
+            "trace": trace.to_json() if with_trace else None,
+        }
+
     # --- looking at a run --------------------------------------------------------------------
 
     @answers
     def figure(self, run_id: Any, name: Any, lane: Any, position: Any, look: Any) -> Answer:
         trace = self._trace(run_id)
-        look = look if isinstance(look, dict) else {}
-        wanted = Look(
-            theme="dark" if look.get("theme") == "dark" else "light",
-            language="zh" if look.get("language") == "zh" else "en",
-            narrow=bool(look.get("narrow")),
-        )
+        wanted = _look(look)
         lane = _lane(trace, lane)
         if not isinstance(position, int) or isinstance(position, bool):
             position = None
-        return draw(name, trace, lane, position, wanted)
+        figure = get_figure(name if isinstance(name, str) else "")
+        spec, text = figure.spec(trace, lane, position, wanted), figure.describe(trace, lane, position, wanted)
+        return {"figure": spec, "text": text.to_json(), "table": figure.table(trace, lane, position, wanted)}
 
     @answers
     def step(self, run_id: Any, lane: Any, position: Any) -> Answer:
@@ -277,8 +307,9 @@ class Service:
         chosen = _chosen(trace, lane, position)
         names = trace.names(trace.about.lanes[lane].model)
         answer: Answer = {
-            "position": chosen.position, "token": chosen.token, "text": display_name(names.get(chosen.token)), "u": chosen.u, "interval": chosen.interval,
-            "rank": chosen.rank, "raw_rank": chosen.raw_rank, "states": chosen.stage_states, "stages": [], "candidates": [],
+            "position": chosen.position, "token": chosen.token, "text": display_name(names.get(chosen.token)), "u": chosen.u,
+            "interval": chosen.interval, "rank": chosen.rank, "raw_rank": chosen.raw_rank, "states": chosen.stage_states,
+            "stages": [], "candidates": [],
         }  # fmt: skip
         view = chosen.view
         if view is None:
@@ -314,13 +345,11 @@ class Service:
             raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
         prepared = local.prepare_lane(run.request, run.request.lanes[lane], loaded)
         with self._loading:  # one look-up at a time
-            found = local.look_up(
-                run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text
-            )
+            found = local.look_up(run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
         return {
             "id": found.token, "text": display_name(local.token_name(loaded.vocabulary, found.token)),
             "raw": {"p": packets.rounded(found.raw_probability), "rank": found.raw_rank},
-            "final": {"p": packets.rounded(found.probability), "rank": found.rank}, "removed_by": found.removed_by,
+            "final": {"p": packets.rounded(found.probability), "rank": None if found.removed_by else found.rank}, "removed_by": found.removed_by,
         }  # fmt: skip
 
     @answers
@@ -337,14 +366,22 @@ class Service:
             raise BadValue("run_not_begun", Text("This run has not begun.", "这个运行还没有开始。"))
         return Trace(run.about, packets.events_of(run))
 
-    def output(self, run: Run, lane: int) -> str:
-        return output_text(Trace(run.about, packets.events_of(run)), lane) if run.about else ""
-
 
 def _visitor(visitor: Any) -> str:
     if not isinstance(visitor, str) or not 8 <= len(visitor) <= 100:
         raise BadValue("visitor", Text("This page has no visitor id: reload it.", "此页面没有访客编号：请刷新。"))
     return visitor
+
+
+def _look(look: Any) -> Look:
+    """How the page wants a figure, from what a page may send."""
+    look = look if isinstance(look, dict) else {}
+    return Look(
+        theme="dark" if look.get("theme") == "dark" else "light",
+        language="zh" if look.get("language") == "zh" else "en",
+        narrow=bool(look.get("narrow")),
+        stage_labels={name: stage.label for name, stage in stages.all().items()},
+    )
 
 
 def _lane(trace: Trace, lane: Any) -> int:
@@ -365,5 +402,3 @@ def _chosen(trace: Trace, lane: int, position: Any) -> TokenChosen:
     if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < len(tokens):
         raise BadValue("no_step", Text("This lane has no token there.", "这条通道在那里没有词元。"))
     return tokens[position]
-
-
