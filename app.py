@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from playground.ui.app import Arriving, build, launch
+from playground.ui.endpoints import register
 
 service = Arriving("playground.ui.service", "Service", first="load_default")
-demo = build(service)
+demo = build(service, register)
 
 if __name__ == "__main__":
     service.begin()

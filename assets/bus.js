@@ -2,8 +2,10 @@
 // The server counts events (seq) over the run, and packets (n) within one stream.
 
 class Bus {
-  constructor(hear) {
+  constructor(hear, lost) {
     this.hear = hear; // called with every packet that is in order
+    this.lost = lost; // called when the stream is asked for again
+    this.broken = false;
     this.stats = { packets: 0, gaps: 0, follows: 0 };
     this.run = null;
     this.seq = 0;
@@ -59,6 +61,7 @@ class Bus {
     this.heard = Date.now();
     this.patience = 4000;
     this.stats.packets += 1;
+    this.broken = false;
     const phase = packet.state.phase;
     if (phase === "done" || phase === "failed") this.run = null;
     this.hear(packet);
@@ -66,7 +69,9 @@ class Bus {
 
   resume() {
     this.stats.gaps += 1;
+    this.broken = true;
     this.ask();
+    this.lost();
   }
 
   /** Nothing heard for a while: the stream is gone, or the server has nothing to tell. Asking again costs little. */

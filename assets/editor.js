@@ -86,7 +86,7 @@ class Editor {
       el("h3", {}, t("stages")),
       this.segmented("lane-defaults", t("defaults"), t("defaults_help"), [["off", t("defaults_off")], ["inherit", t("defaults_inherit")]], lane.defaults, (value) => edit((one) => { one.defaults = value; })),
       ...common.flatMap((stage) => this.stage(lane, stage)),
-      this.section("more", t("more_stages"), () => rest.map((stage) => [el("p.stage-summary", {}, el("b", {}, said(stage.label)), ` — ${said(stage.summary)}`), ...this.stage(lane, stage)]).flat()),
+      this.section("more", t("more_stages"), () => rest.map((stage) => this.explainedStage(lane, stage))),
       this.section("order", t("order"), () => this.order(lane, edit)),
       el("h3", {}, t("limits")),
       this.field("lane-max", t("max_new_tokens"), t("max_new_tokens_help"), el("input.number", { type: "number", min: "1", max: String(declarations.limits.max_new_tokens), step: "1", value: String(lane.max_new_tokens),
@@ -95,6 +95,13 @@ class Editor {
         onchange: (event) => edit((one) => { one.stop = event.target.value.split("\n").filter(Boolean).map(unescaped); }) })),
       this.field("lane-model", t("model"), null, this.choice([["", t("model_same")], ...this.modelChoices(lane.model)], lane.model ?? "", (value) => edit((one) => { one.model = value || null; }))),
     ];
+  }
+
+  /** A stage that fewer people know: what it does stands beside its knobs. */
+  explainedStage(lane, stage) {
+    const knobs = this.stage(lane, stage);
+    const summary = el("p.stage-summary", {}, said(stage.summary));
+    return el("div.stage", {}, knobs.length > 1 ? [el("b", {}, said(stage.label)), summary, ...knobs] : [...knobs, summary]);
   }
 
   stage(lane, stage) {

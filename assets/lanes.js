@@ -148,7 +148,7 @@ class LaneCard {
     const origin = stage.origin === "asked" ? null : t(`origin_${stage.origin}`);
     const open = el("button.chip-open", { type: "button", onclick: () => this.app.editor.openLane(this.uid, open, Object.keys(declared?.knobs ?? {})[0]) },
       label, values ? el("b", {}, ` ${values}`) : null, origin ? el("span.origin", {}, origin) : null, stage.idle ? el("span.origin", {}, t("idle")) : null);
-    this.app.popover.explain(open, () => (stage.idle ? t("idle_help", { name: label }) : said(declared?.summary)));
+    this.app.popover.explain(open, () => (stage.idle ? t("idle_help", { name: label }) : said(declared?.summary)), false);
     const off = el("button.chip-off", { type: "button", "aria-label": t("switch_off", { name: label }), title: t("switch_off", { name: label }),
       onclick: () => this.edit((edited) => this.app.switchOff(edited, stage)) }, icon("close"));
     return el("li", { class: `chip ${stage.origin}${stage.idle ? " idle" : ""}` }, open, off);

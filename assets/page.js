@@ -24,6 +24,8 @@ class Page {
     this.refused = new Map(); // uid → the error about its newest change
     this.ranAs = new Map(); // uid → fingerprint of the lane at the start of the run
     this.starting = false;
+    this.foreign = false; // the run is somebody else's, and its request isn't known yet
+    this.guest = false; // the run is somebody else's: it can be watched, not controlled
     this.reachable = true;
     this.tellPrepare = debounced(() => this.prepare(), 250);
   }
@@ -56,12 +58,14 @@ class Page {
       } else this.declarations = answer;
     }
     this.root.classList.remove("opening");
-    this.setRequest(memory.read(localStorage, "request") ?? this.declarations.classic);
+    // This tab's own request, ids of lanes included, so that a run finds its lanes again after a reload.
+    this.setRequest(memory.read(sessionStorage, "request") ?? memory.read(localStorage, "request") ?? this.declarations.classic);
+    this.keep();
     this.editor = new Editor(this, this.ref.layer);
     this.lanes = new Lanes(this, this.ref.lanes);
     this.focus = new Focus(this, this.ref.focus);
     translate(this.ref.focus);
-    this.bus = new Bus((packet) => this.heard(packet));
+    this.bus = new Bus((packet) => this.heard(packet), () => this.drawStatus());
     this.resume();
     this.draw();
     this.prepare();
@@ -91,6 +95,11 @@ class Page {
     return { ...this.request, lanes: this.request.lanes.map(({ uid, ...lane }) => lane) };
   }
 
+  keep() {
+    memory.write(localStorage, "request", this.request);
+    memory.write(sessionStorage, "request", this.request);
+  }
+
   reset() {
     this.editor.close();
     this.setRequest(this.declarations.classic);
@@ -98,7 +107,7 @@ class Page {
   }
 
   changed() {
-    memory.write(localStorage, "request", this.request);
+    this.keep();
     this.draw();
     this.editor.draw();
     this.tellPrepare();
@@ -245,7 +254,7 @@ class Page {
       });
     }
     if (reverted) {
-      memory.write(localStorage, "request", this.request);
+      this.keep();
       this.tellPrepare();
     }
     this.draw();
@@ -291,6 +300,7 @@ class Page {
     const ranAs = uids.map((uid) => [uid, this.fingerprint(uid)]);
     const answer = await this.call("start", this.asked(), this.visitor);
     this.starting = false;
+    this.guest = false;
     if (answer.error) {
       this.complain(answer.error);
       return;
@@ -321,7 +331,7 @@ class Page {
       this.ranAs = new Map(kept.ranAs ?? []);
       this.begin(kept.id, kept.uids);
     } else if (named) {
-      this.foreign = true;
+      this.foreign = this.guest = true;
       this.begin(named, this.request.lanes.map((lane) => lane.uid));
     }
   }
@@ -546,13 +556,13 @@ class Page {
     const { ref, run, models } = this;
     const { live } = this;
     const phase = run?.state.phase;
-    const can = Boolean(this.declarations?.pause);
+    const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
     ref.run.disabled = !this.ready || this.starting || Boolean(this.promptError);
     const seconds = this.prepared?.seconds;
     ref.run.replaceChildren(icon("play"), el("span", {}, t(run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
     ref.run.title = t("run_key");
-    ref.stop.hidden = !live;
+    ref.stop.hidden = !live || this.guest;
     ref.pause.hidden = !live || !can || !["running", "paused"].includes(phase);
     const pauseKey = phase === "paused" ? "resume" : "pause";
     if (ref.pause.dataset.key !== pauseKey + language) {
@@ -568,6 +578,7 @@ class Page {
     if (!this.reachable) [text, wrong] = [t("lost"), true];
     else if (this.problem) [text, wrong] = [said(this.problem.text), true];
     else if (this.starting) text = t("status_starting");
+    else if (live && this.bus.broken) text = t("status_reconnecting");
     else if (live) [text, progress] = this.runStatus();
     else if (phase === "failed") [text, wrong] = [said(run.state.error?.text) || t("status_failed"), true];
     else if (models && models.state !== "ready") {
@@ -604,7 +615,7 @@ class Page {
     const done = run.lanes.reduce((sum, lane, index) => sum + (lane.finished ? this.request.lanes[index]?.max_new_tokens ?? lane.tokens.length : lane.tokens.length), 0);
     if (!done && prompt && prompt.tokens < prompt.total) return [t("status_prompt", { tokens: prompt.tokens, total: prompt.total }), prompt.tokens / prompt.total];
     const viewers = run.state.viewers > 1 ? ` ${t("viewers", { count: run.state.viewers })}.` : "";
-    return [t("status_running", { machine: run.about?.machine ?? "…" }) + (run.about && !run.about.warm ? ` ${t("status_cold")}` : "") + viewers, total ? Math.min(1, done / total) : -1];
+    return [t("status_running", { machine: run.about?.machine ?? "…" }) + (run.about && !run.about.warm ? ` ${t("status_cold")}` : "") + (this.declarations.pause ? "" : ` ${t("no_pause")}`) + viewers, total ? Math.min(1, done / total) : -1];
   }
 
   /** Tell of a visitor's mistake, at the lane if it is a lane's. */
@@ -637,7 +648,7 @@ class Page {
     const { ref } = this;
     ref.prompt.addEventListener("input", () => {
       this.request.prompt.text = ref.prompt.value;
-      memory.write(localStorage, "request", this.request);
+      this.keep();
       this.fitPrompt();
       this.tellPrepare();
     });

@@ -46,13 +46,14 @@ class Popover {
     const { offsetWidth: width, offsetHeight: height } = this.box;
     const left = Math.max(8, Math.min(at.left, innerWidth - width - 8));
     const below = at.bottom + 8;
-    const top = below + height > innerHeight - 8 && at.top - height - 8 > 8 ? at.top - height - 8 : below;
+    const above = at.top - height - 8;
+    const top = below + height <= innerHeight - 8 ? below : above > 8 ? above : Math.max(8, innerHeight - height - 8);
     this.box.style.left = `${left}px`;
     this.box.style.top = `${top}px`;
   }
 
-  /** Give `node` a text that shows on hover, focus and tap. */
-  explain(node, build) {
+  /** Give `node` a text that shows on hover and focus, and on tap where a tap does nothing else. */
+  explain(node, build, tap = true) {
     const content = () => {
       const built = build();
       return typeof built === "string" ? el("p.hint", {}, built) : built;
@@ -61,6 +62,6 @@ class Popover {
     node.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.leave());
     node.addEventListener("focus", () => node.matches(":focus-visible") && this.show(node, content));
     node.addEventListener("blur", () => this.leave());
-    node.addEventListener("click", () => touched() && this.show(node, content, 0));
+    if (tap) node.addEventListener("click", () => touched() && this.show(node, content, 0));
   }
 }

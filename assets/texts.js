@@ -2,7 +2,6 @@
 
 const TEXTS = {
   title: { en: "Decoding Playground", zh: "解码实验场" },
-  compare: { en: "Compare", zh: "对比" },
   tagline: { en: "One prompt, several ways to choose the next token.", zh: "同一个提示词，多种选择下一个词元的方式。" },
   skip: { en: "Skip to the lanes", zh: "跳到通道" },
   theme_dark: { en: "Switch to dark", zh: "切换到深色" },
@@ -157,7 +156,6 @@ const TEXTS = {
   look_up_result: { en: "{text} #{id}: {raw} in the model (rank {rank}) → {final}", zh: "{text} #{id}：模型给 {raw}（排名 {rank}）→ {final}" },
   look_up_final: { en: "{p} after the stages (rank {rank})", zh: "各阶段之后 {p}（排名 {rank}）" },
   as_table: { en: "Show as a table", zh: "以表格显示" },
-  figure_loading: { en: "Drawing…", zh: "正在绘制…" },
   loop_help: { en: "One decode step as the code that it is. Milliseconds are the median of this lane so far.", zh: "一个解码步骤就是这段代码。毫秒数为本通道目前的中位数。" },
   loop_slow: { en: "lit in slow motion: one step of {ms} takes {seconds} here", zh: "慢动作点亮：{ms} 的一步在此播放 {seconds}" },
   loop_other: { en: "everything else", zh: "其余" },
@@ -166,7 +164,6 @@ const TEXTS = {
   copy: { en: "Copy as Markdown", zh: "复制为 Markdown" },
   copied: { en: "Copied.", zh: "已复制。" },
   download: { en: "Download the trace (JSON)", zh: "下载记录（JSON）" },
-  markdown_source: { en: "Markdown", zh: "Markdown 源文" },
 
   strategy: { en: "Strategy", zh: "策略" },
   stages: { en: "Stages", zh: "阶段" },
@@ -190,7 +187,6 @@ const TEXTS = {
   stop_help: { en: "One per line, \\n for a line break. The text is cut where the first one begins.", zh: "每行一个，\\n 表示换行。文本在最先出现的停止串处截断。" },
   name: { en: "Name", zh: "名称" },
   reset_knob: { en: "Reset {name}", zh: "重置 {name}" },
-  inherited: { en: "inherited: {value}", zh: "继承：{value}" },
   off: { en: "off", zh: "关" },
   on: { en: "on", zh: "开" },
   range: { en: "range {range}", zh: "范围 {range}" },

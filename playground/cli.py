@@ -155,9 +155,17 @@ def models(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    from playground.experiments import bench as benchmark
+    from playground.experiments import bench as decoding
+    from playground.ui import stream_bench
 
-    figures = benchmark.run(pairs=options.pairs, tokens=options.tokens, only=options.only, say=lambda line: print(line, flush=True))
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    figures = {}
+    if options.only != "stream":
+        figures["decode"] = decoding.run(options.pairs, options.tokens, say)
+    if options.only != "decode":
+        figures["stream"] = stream_bench.run(options.pairs, options.tokens, say)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
     return 0

@@ -31,7 +31,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "experiments": BELOW_THE_SCREEN,
     "records": BELOW_THE_SCREEN,
     "ui": BELOW_THE_SCREEN,
-    "cli": BELOW_THE_SCREEN,
+    "cli": BELOW_THE_SCREEN | {"ui"},
     "__main__": {"cli"},
     "app": {"ui"},
 }

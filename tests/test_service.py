@@ -139,7 +139,11 @@ def test_two_visitors_do_not_control_each_other(service: Service) -> None:
 
 
 def test_prepare_shows_what_would_run(service: Service) -> None:
-    lanes = [{"strategy": "sample", "defaults": "inherit", "knobs": {"top_p": 0.9}}, {"strategy": "greedy", "knobs": {"top_k": 3}}, {"knobs": {"top_p": 9}}]
+    lanes = [
+        {"strategy": "sample", "defaults": "inherit", "knobs": {"top_p": 0.9}},
+        {"strategy": "greedy", "knobs": {"top_k": 3}},
+        {"knobs": {"top_p": 9}},
+    ]
     collect(packets(service, started(service, asked({"max_new_tokens": 1}))))  # loads the model
     answer = service.prepare(asked(*lanes))
     assert answer["rendered"].startswith("<|user|>Hello") and answer["tokens"][0][1:] == ["<|user|>", True]

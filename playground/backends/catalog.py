@@ -23,6 +23,7 @@ from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
 if TYPE_CHECKING:
     import torch
 
+    from playground.backends.cpu_linear import SplitLinears
     from playground.backends.vocabulary import TokenizerVocabulary
 
 
@@ -188,6 +189,8 @@ class LoadedModel:
     generation_config: dict[str, Any]
     eos_ids: tuple[int, ...]
     context: int | None
+    #: How a CPU model's weights are read by all cores at once, where that is faster here.
+    linears: SplitLinears | None = None
 
 
 class Catalog:

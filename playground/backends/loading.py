@@ -13,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from playground.backends import conversion, embedded, hub
 from playground.backends.catalog import CatalogEntry, LoadedModel
+from playground.backends.cpu_linear import split_linears
 from playground.backends.progress import Progress, Report
 from playground.backends.vocabulary import TokenizerVocabulary
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
@@ -114,6 +115,7 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
         generation_config={name: defaults[name] for name in INHERITED if defaults.get(name) is not None},
         eos_ids=_end_ids(defaults, model.config, tokenizer),
         context=getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None),
+        linears=split_linears(model) if device.type == "cpu" else None,
     )
 
 

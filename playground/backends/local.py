@@ -7,6 +7,7 @@ import datetime
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch import Tensor
 
 import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
+from playground.backends.cores import threads
+from playground.backends.cpu_linear import SplitLinears
+from playground.backends.growing_cache import GrowingLayer, growing_cache
 from playground.engine.clock import Clock
 from playground.engine.dice import Dice
 from playground.engine.knobs import values_of
@@ -37,13 +41,14 @@ LAYER_LISTS = ("layers", "h", "blocks")
 class TransformersModel:
     """One lane's view of a loaded transformers model: shared weights, its own KV cache."""
 
-    def __init__(self, weights: Any, cache: Any = None) -> None:
+    def __init__(self, weights: Any, linears: SplitLinears | None = None, cache: Any = None) -> None:
         self.weights = weights
+        self.linears = linears
         self.config = weights.config.get_text_config(decoder=True)
         self.device = weights.get_input_embeddings().weight.device
         self.vocabulary_size = int(weights.get_output_embeddings().weight.shape[0])
         self.context: int | None = getattr(self.config, "max_position_embeddings", None)
-        self.cache = cache if cache is not None else transformers.DynamicCache(config=weights.config)
+        self.cache = cache if cache is not None else growing_cache(weights.config)
 
     @property
     def length(self) -> int:
@@ -60,7 +65,12 @@ class TransformersModel:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
-        output = self.weights(tokens, cache=self.cache, use_cache=True, logits_to_keep=keep, output_hidden_states=bool(hidden))
+        if self.device.type == "cpu":
+            threads().adapt()
+        # One token at a time is bound by reading the weights; more of them are an ordinary matrix product.
+        spread = self.linears.active() if self.linears is not None and tokens.numel() == 1 else nullcontext()
+        with spread:
+            output = self.weights(tokens, cache=self.cache, use_cache=True, logits_to_keep=keep, output_hidden_states=bool(hidden))
         logits = output.logits.float()  # [B, keep, V]
         if hidden:
             return logits, {layer: output.hidden_states[layer] for layer in hidden}
@@ -90,11 +100,10 @@ class TransformersModel:
             layer.batch_select_indices(index)
 
     def fork(self) -> TransformersModel:
-        """Copies the layer objects, not their tensors: `DynamicCache` never writes into a tensor, it makes longer ones."""
+        """Copies the layer objects, not their tensors, where a layer can share them until either side appends."""
         cache = copy.copy(self.cache)
-        dynamic = all(isinstance(layer, transformers.cache_utils.DynamicLayer) for layer in self.cache.layers)
-        cache.layers = [copy.copy(layer) if dynamic else copy.deepcopy(layer) for layer in self.cache.layers]
-        return TransformersModel(self.weights, cache)
+        cache.layers = [layer.fork() if isinstance(layer, GrowingLayer) else copy.deepcopy(layer) for layer in self.cache.layers]
+        return TransformersModel(self.weights, self.linears, cache)
 
     def early_exit(self, layer: int) -> TransformersModel:
         """A shallow copy of the model with its first layers only; `config` is copied too, never edited."""
@@ -106,7 +115,7 @@ class TransformersModel:
         base._modules[name] = base._modules[name][:layer]
         weights._modules[self.weights.base_model_prefix] = base
         cache.layers = self.cache.layers[:layer]  # the same layer objects: what grows or shrinks here does so there
-        return TransformersModel(weights, cache)
+        return TransformersModel(weights, self.linears, cache)
 
 
 @dataclass(frozen=True)
@@ -130,21 +139,23 @@ class Comparison:
     def __iter__(self) -> Iterator[list[LaneEvent]]:
         named: dict[str, set[int]] = {}
         for prepared in self.lanes:
-            yield from self._name(prepared, prepared.rendered.ids, named)
+            yield self._name(prepared, prepared.rendered.ids, named)
         for events in self.race:
-            for lane, event in events:
-                if lane is not None and isinstance(event, TokenChosen):
-                    ids = (event.token, *(event.view.ids if event.view else ()))
-                    yield from self._name(self.lanes[lane], ids, named)
-            yield events
+            # Names travel with the step that they belong to: a pause between the two would tear it apart.
+            names = [
+                name
+                for lane, event in events
+                if lane is not None and isinstance(event, TokenChosen)
+                for name in self._name(self.lanes[lane], (event.token, *(event.view.ids if event.view else ())), named)
+            ]
+            yield [*names, *events]
 
     @staticmethod
-    def _name(prepared: PreparedLane, ids: Sequence[int], named: dict[str, set[int]]) -> Iterator[list[LaneEvent]]:
+    def _name(prepared: PreparedLane, ids: Sequence[int], named: dict[str, set[int]]) -> list[LaneEvent]:
         key, vocabulary = prepared.loaded.key, prepared.loaded.vocabulary
         fresh = dict.fromkeys(token for token in ids if token not in named.setdefault(key, set()))
-        if fresh:
-            named[key].update(fresh)
-            yield [(None, TokensNamed(key, tuple(token_name(vocabulary, token) for token in fresh)))]
+        named[key].update(fresh)
+        return [(None, TokensNamed(key, tuple(token_name(vocabulary, token) for token in fresh)))] if fresh else []
 
     def stop(self) -> None:
         self.race.stop()
@@ -192,7 +203,7 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
 def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> Task:
     """Bind a lane's stages and stop rules to its model."""
     lane, loaded, ids = prepared.lane, prepared.loaded, tuple(prepared.rendered.ids)
-    model = TransformersModel(loaded.model)
+    model = TransformersModel(loaded.model, loaded.linears)
     context = Context(
         prompt=ids,
         eos=loaded.eos_ids,

@@ -132,7 +132,7 @@ class Task:
         input_ids = torch.stack([row.ids for row in rows])  # [B, T]
         raw, taken = scores, []
         for index, (name, kind, stage) in enumerate(self.stages):
-            with self.clock.part("processors" if kind == "processor" else "warpers"):
+            with self.clock.part("processors" if kind == "processor" else "warpers"), one_thread(scores.device):
                 scores = stage.apply(input_ids, scores, [row.stage_states[index] for row in rows])
             taken.append((name, scores))
         wanted = set(range(len(rows)) if views is None else views) if self.record else set()
@@ -147,13 +147,13 @@ class Task:
 
     def most_likely(self, scored: Scored, b: int = 0) -> Choice:
         """The argmax of row b: no die is rolled."""
-        with self.clock.part("select"):
+        with self.clock.part("select"), one_thread(scored.scores.device):
             token = argmax(scored.scores[b])
         return self._choice(scored, b, token, None, None)
 
     def draw(self, scored: Scored, u: float, b: int = 0) -> Choice:
         """The token of row b that the die `u` hits on the cumulative bar."""
-        with self.clock.part("select"):
+        with self.clock.part("select"), one_thread(scored.scores.device):
             drawn = draw(scored.scores[b].softmax(-1), u)
         return self._choice(scored, b, drawn.token, u, drawn)
 
@@ -254,7 +254,7 @@ class Task:
 
 
 class one_thread:
-    """Run small reductions on one CPU thread: with another process busy, two wait for each other."""
+    """Run what works on one row of scores on one CPU thread: with another process busy, two wait for each other."""
 
     def __init__(self, device: torch.device) -> None:
         self._cpu = device.type == "cpu"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from playground.backends import catalog, local
+from playground.backends.cores import threads
 from playground.presets import CLASSIC_PROMPT
 from playground.request import Request
 from playground.trace import StepTimed, Trace
@@ -98,6 +99,7 @@ def generate_run(loaded: catalog.LoadedModel, arguments: dict[str, Any], tokens:
     """Wall seconds of transformers' `generate` for the same prompt and number of tokens."""
     ids = torch.tensor([catalog.render(loaded, CLASSIC_PROMPT, None, None).ids], device=loaded.device)
     config = endless_config(loaded.model.generation_config)
+    threads().use_all()  # as it comes: our lanes may have left fewer
     started = time.perf_counter()
     with torch.inference_mode():
         output = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, max_new_tokens=tokens, **arguments)

@@ -67,13 +67,18 @@ class Service:
 
     def _load_default(self) -> None:
         try:
-            self._load(None, self._progress)
+            self.load(None)
         except PlaygroundError as error:
             self._status = {"state": "failed", "progress": None, "text": error.text.to_json(), "error": error.to_json()}
 
     def _progress(self, progress: Progress) -> None:
         state = {"download": "downloading", "convert": "converting", "load": "loading"}[progress.phase]
         self._status = {"state": state, "progress": progress.fraction, "text": progress.text.to_json(), "error": None}
+
+    def load(self, model: str | None) -> None:
+        """Bring a model into memory, and wait until it is there."""
+        with self._loading:
+            self._load(model, self._progress)
 
     def _load(self, model: str | None, report: Report) -> models_catalog.LoadedModel:
         """A loaded model by its catalog id; loading the default one is what makes the app ready."""
