@@ -25,6 +25,14 @@ class LaneLog {
   }
 }
 
+/** Numbers come as bare values; label, unit and formula come along only when they are new. */
+function merge(known, numbers) {
+  for (const [name, given] of Object.entries(numbers)) {
+    if (given !== null && typeof given === "object") known[name] = given;
+    else known[name] = { ...known[name], value: given };
+  }
+}
+
 class Run {
   constructor(id, uids) {
     this.id = id;
@@ -64,9 +72,9 @@ class Run {
       else if (kind === "finished") lane.finished = payload;
     }
     for (const [key, numbers] of Object.entries(packet.numbers ?? {})) {
-      if (key === "race") this.race = numbers;
+      if (key === "race") merge(this.race, numbers);
       else if (this.lanes[key]) {
-        this.lanes[key].numbers = numbers;
+        merge(this.lanes[key].numbers, numbers);
         if (!before.has(Number(key))) before.set(Number(key), this.lanes[key].tokens.length);
       }
     }

@@ -42,9 +42,9 @@ def request(*lanes: dict[str, Any], prompt: str = "Name three colours.") -> dict
 
 
 TWO_LANES = request(lane("greedy"), lane("top-p", "sample", knobs={"temperature": 0.8, "top_p": 0.95}))
-LONG = request(
-    lane("greedy", tokens=400), lane("drawn", "sample", tokens=400, knobs={"temperature": 1.5}), prompt="Write a long story about a lighthouse."
-)
+#: Two lanes that go on until somebody stops them.
+ENDLESS = {"min_new_tokens": 1000}
+LONG = request(lane("greedy", tokens=1000, knobs=ENDLESS), lane("drawn", "sample", tokens=1000, knobs=ENDLESS), prompt="Tell a long story.")
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +129,11 @@ def run(page: Page) -> None:
 
 
 def wait_for_tokens(page: Page, count: int, lane: int = 0) -> None:
-    page.wait_for_function(f"(window.__playground.run?.tokens[{lane}]?.length ?? 0) >= {count}", timeout=120_000)
+    page.wait_for_function(f"(window.__playground?.run?.tokens[{lane}]?.length ?? 0) >= {count}", timeout=120_000)
 
 
 def wait_for_end(page: Page) -> None:
-    page.wait_for_function("['done', 'failed'].includes(window.__playground.run?.phase)", timeout=300_000)
+    page.wait_for_function("['done', 'failed'].includes(window.__playground?.run?.phase)", timeout=300_000)
     assert page.evaluate("window.__playground.run.phase") == "done"
 
 

@@ -127,6 +127,28 @@ def test_a_newer_stream_of_the_same_tab_ends_the_older(service: Service) -> None
     assert older_ended.wait(5) and last["state"]["phase"] == "done"
 
 
+def test_numbers_are_described_once_and_then_only_their_values_travel(service: Service) -> None:
+    run = started(service, asked({"strategy": "sample", "max_new_tokens": 60, "knobs": {"min_new_tokens": 60}}))
+    described: set[tuple[str, str, str]] = set()
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    number = None
+    for packet in packets(service, run):
+        if packet["n"] == number:
+            continue
+        number = packet["n"]
+        for lane, numbers in packet["numbers"].items():
+            for name, given in numbers.items():
+                if isinstance(given, dict):
+                    key = (lane, name, json.dumps({**given, "value": None}))
+                    assert key not in described
+                    described.add(key)
+                    known[lane, name] = given
+                else:
+                    known[lane, name] = {**known[lane, name], "value": given}
+    assert known["0", "tokens"]["value"] == 60 and known["0", "tokens"]["unit"] == "tokens"
+    assert known["0", "e2e"]["formula"] and known["0", "stop"]["value"] == "length"
+
+
 def test_two_visitors_do_not_control_each_other(service: Service) -> None:
     run = started(service, asked({"strategy": "sample", "max_new_tokens": 300, "knobs": {"min_new_tokens": 300}}))
     refused = service.control(run, "stop", "visitor-9999")
@@ -180,7 +202,8 @@ def test_hostile_values_get_an_error_and_break_nothing(service: Service, hostile
     answers = [
         service.start(hostile, VISITOR), service.start(asked(), hostile), service.prepare(hostile), service.control(hostile, "stop", VISITOR),
         service.control(run, hostile, VISITOR), service.figure(hostile, "pipeline", 0, 0, {}), service.figure(run, hostile, 0, 0, {}),
-        service.step(run, hostile, 0), service.step(run, 0, hostile), service.lookup(run, 0, 0, hostile), service.record(hostile), service.trace(hostile),
+        service.step(run, hostile, 0), service.step(run, 0, hostile), service.lookup(run, 0, 0, hostile), service.record(hostile),
+        service.trace(hostile),
     ]  # fmt: skip
     assert all(isinstance(answer, dict) for answer in answers)
     assert "error" in answers[0] and "error" in answers[3] and "error" in answers[4] and "error" in answers[6] and "error" in answers[10]

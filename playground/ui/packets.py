@@ -11,12 +11,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from playground.engine.strategies import strategies
 from playground.line import Line, Run
+from playground.measures import Quantity
 from playground.measures.distribution import distributions
 from playground.measures.latency import RaceMeter
 from playground.measures.text import TextJoiner, display_name
@@ -44,7 +45,7 @@ class Payloads:
     joiners: dict[int, TextJoiner] = field(default_factory=dict)
     meter: RaceMeter = field(default_factory=RaceMeter)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    numbers: str = "null"
+    numbers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
 
     def upto(self, count: int) -> None:
         """Encode the run's events up to `count`."""
@@ -54,16 +55,9 @@ class Payloads:
                 self.meter.add(lane, event)
                 self.encoded.append(self._encode(lane, event))
             if fresh:
-                self.numbers = json.dumps(self._numbers(), separators=(",", ":"))
-
-    def _numbers(self) -> dict[str, Any]:
-        numbers: dict[str, Any] = {}
-        for lane, meter in self.meter.lanes.items():
-            numbers[str(lane)] = {name: {**quantity.to_json(), "value": _short(quantity.value)} for name, quantity in meter.numbers().items()}
-        if self.meter.shared:
-            ttft = self.meter.shared[0].ttft
-            numbers["race"] = {"ttft": {**ttft.to_json(), "value": _short(ttft.value)}}
-        return numbers
+                self.numbers = {str(lane): meter.numbers() for lane, meter in self.meter.lanes.items()}
+                if self.meter.shared:
+                    self.numbers["race"] = {"ttft": self.meter.shared[0].ttft}
 
     def _encode(self, lane: int | None, event: Event) -> str:
         kind, payload = self._payload(lane, event)
@@ -128,6 +122,21 @@ def hover_candidates(view: StepView, chosen: int, names: dict[int, TokenName]) -
     ]
 
 
+def numbers_json(numbers: dict[str, dict[str, Quantity]], told: dict[tuple[str, str], Quantity]) -> dict[str, dict[str, Any]]:
+    """The numbers line: a value each, and all that is known of a quantity only when something else than its value changed.
+
+    `told` holds what this viewer was told last, and is kept up to date.
+    """
+    answer: dict[str, dict[str, Any]] = {}
+    for key, quantities in numbers.items():
+        answer[key] = {}
+        for name, quantity in quantities.items():
+            before, told[key, name] = told.get((key, name)), replace(quantity, value=None)
+            value = _short(quantity.value)
+            answer[key][name] = value if before == told[key, name] else {**quantity.to_json(), "value": value}
+    return answer
+
+
 def _short(value: float | int | str | None) -> float | int | str | None:
     return rounded(value, 5) if isinstance(value, float) else value
 
@@ -149,6 +158,7 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
     """
     payloads = payloads_of(run)
     number, version, about_sent, packet = 0, -1, False, ""
+    told: dict[tuple[str, str], Quantity] = {}
     seq = max(0, min(seq, len(run.events)))
     with line.watch(run):
         while not superseded.is_set():
@@ -164,7 +174,7 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
                 about = about_json(run) if run.about is not None and not about_sent else None
                 about_sent = about_sent or about is not None
                 number += 1
-                packet = _packet(line, run, number, count, payloads, payloads.encoded[seq:count], about)
+                packet = _packet(line, run, number, count, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about)
                 seq, version = count, seen
             yield packet
             if last:
@@ -172,13 +182,13 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
             time.sleep(max(0.0, TICK - (time.monotonic() - started)))
 
 
-def _packet(line: Line, run: Run, number: int, seq: int, payloads: Payloads, events: list[str], about: dict[str, Any] | None) -> str:
+def _packet(line: Line, run: Run, number: int, seq: int, events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None) -> str:
     state = {
         "phase": run.phase, "place": line.place(run), "seconds": rounded(line.seconds_until(run), 3), "text": run.text and run.text.to_json(),
         "progress": run.progress, "error": run.error and run.error.to_json(), "viewers": run.viewers,
     }  # fmt: skip
-    head = json.dumps({"v": 1, "n": number, "run": run.id, "seq": seq, "state": state, "about": about}, separators=(",", ":"), ensure_ascii=False)
-    return f'{head[:-1]},"events":[{",".join(filter(None, events))}],"numbers":{payloads.numbers}}}'
+    rest = {"v": 1, "n": number, "run": run.id, "seq": seq, "state": state, "about": about, "numbers": numbers}
+    return f'{json.dumps(rest, separators=(",", ":"), ensure_ascii=False)[:-1]},"events":[{",".join(filter(None, events))}]}}'
 
 
 def about_json(run: Run) -> dict[str, Any]:
