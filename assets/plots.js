@@ -59,7 +59,7 @@ class Plot {
     this.root.hidden = key === null;
     if (key === null || JSON.stringify(key) === this.drawnKey) return;
     // A slow server or browser is asked less often: while a run is live, drawing must not slow it down.
-    const pause = Math.max(calm() ? 500 : 200, (this.app.live ? 5 : 1) * this.cost) - (performance.now() - this.drawnAt);
+    const pause = Math.max(calm() ? 500 : 200, Math.min(1500, (this.app.live ? 4 : 1) * this.cost)) - (performance.now() - this.drawnAt);
     this.timer = setTimeout(() => {
       this.timer = null;
       this.draw();
@@ -70,9 +70,11 @@ class Plot {
     const key = this.key();
     if (key === null || this.busy) return;
     this.busy = true;
-    const began = performance.now();
+    let began = performance.now();
     try {
-      const [library, answer] = await Promise.all([loadPlotly(), this.app.call("figure", key.run, this.name, key.lane, key.position, { theme: key.theme, language: key.language, narrow: key.narrow })]);
+      const library = await loadPlotly();
+      began = performance.now();
+      const answer = await this.app.call("figure", key.run, this.name, key.lane, key.position, { theme: key.theme, language: key.language, narrow: key.narrow });
       if (answer.error) {
         this.caption.textContent = said(answer.error.text);
         return;

@@ -349,8 +349,9 @@ def test_a_run_that_the_server_has_forgotten_leaves_the_page_idle(open_page: Ope
     page = open_page()
     page.evaluate("sessionStorage.setItem('playground.run', JSON.stringify({id: 'gone', uids: ['a'], ranAs: []}))")
     page.reload()
+    page.wait_for_function("window.__playground?.run === null", timeout=60_000)
+    expect(page.locator("[data-ref=run]")).to_be_visible()
     expect(page.locator("[data-ref=run]")).to_be_enabled(timeout=60_000)
-    assert page.evaluate("window.__playground.run") is None
 
 
 @pytest.mark.parametrize("language", ["en-US", "zh-CN"])

@@ -8,8 +8,7 @@ side. Every output is the same dot product as before, bit for bit.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,8 +21,6 @@ from playground.backends import cores
 
 #: Below this many weights a product is over before a second core has begun.
 SMALLEST = 64 * 1024
-#: The blocks must be this much faster, when tried, to be used at all.
-WORTHWHILE = 1.1
 
 
 class SplitLinears:
@@ -64,32 +61,20 @@ class SplitLinears:
 
 
 def split_linears(model: Any) -> SplitLinears | None:
-    """Take a CPU model's linear layers apart, if that is the same to the bit and faster on this machine."""
-    head = model.get_output_embeddings()
+    """Take a CPU model's linear layers apart, if every shape among them gives the same numbers to the bit."""
     cores.threads().use_all()
     threads = cores.threads().most
-    if threads < 2 or type(head) is not nn.Linear or head.weight.device.type != "cpu" or head.weight.shape[0] % threads:
+    weights = {module.weight.shape: module.weight for module in model.modules() if type(module) is nn.Linear}
+    if threads < 2 or any(weight.device.type != "cpu" for weight in weights.values()):
         return None
     with torch.inference_mode():
-        row = torch.randn(1, 1, head.in_features, dtype=head.weight.dtype)
-        blocks = head.weight.view(threads, -1, head.in_features).transpose(1, 2)
-
-        def whole() -> Tensor:
-            return functional.linear(row, head.weight)
-
-        def split() -> Tensor:
-            return torch.bmm(row.expand(threads, 1, -1), blocks).view(1, 1, -1)
-
-        if not torch.equal(whole(), split()) or seconds(whole) < WORTHWHILE * seconds(split):
-            return None
+        for weight in weights.values():
+            if weight.shape[0] % threads == 0 and not _same_in_blocks(weight, threads):
+                return None
     return SplitLinears(model)
 
 
-def seconds(product: Callable[[], Tensor]) -> float:
-    """The shortest of fifteen calls: what the machine can do when nothing else runs on it."""
-    taken = []
-    for _ in range(15):
-        started = time.perf_counter()
-        product()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+def _same_in_blocks(weight: Tensor, blocks: int) -> bool:
+    row = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype).view(1, 1, -1)
+    split = torch.bmm(row.expand(blocks, 1, -1), weight.view(blocks, -1, weight.shape[1]).transpose(1, 2)).view(1, 1, -1)
+    return torch.equal(split, functional.linear(row, weight))
