@@ -163,6 +163,23 @@ class StepTimed:
 
 @_plain
 @dataclass(frozen=True)
+class DeviceSampled:
+    """How busy the GPU was, and how full: the whole device, whoever uses it, as its driver tells it.
+
+    `utilisation` is the share of the driver's last sampling period in which any kernel ran, in [0, 1];
+    `at` is in seconds of the race's wall clock. What the driver can't tell is None.
+    """
+
+    at: float
+    utilisation: float | None
+    memory_bytes: int | None
+    memory_total: int | None
+    device: str
+    kind: Literal["device_sampled"] = "device_sampled"
+
+
+@_plain
+@dataclass(frozen=True)
 class Finished:
     """A lane ended. `cut` is the byte offset in the output text at which a stop string begins."""
 
@@ -174,7 +191,7 @@ class Finished:
     kind: Literal["finished"] = "finished"
 
 
-Event = Annotated[TokensNamed | PromptRead | TokenChosen | StepTimed | Finished, Field(discriminator="kind")]
+Event = Annotated[TokensNamed | PromptRead | TokenChosen | StepTimed | DeviceSampled | Finished, Field(discriminator="kind")]
 LaneEvent = tuple[int | None, Event]
 
 

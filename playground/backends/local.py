@@ -6,7 +6,7 @@ import copy
 import datetime
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -135,12 +135,13 @@ class Comparison:
     about: About
     race: Race
     lanes: tuple[PreparedLane, ...]
+    device: torch.device
 
     def __iter__(self) -> Iterator[list[LaneEvent]]:
         named: dict[str, set[int]] = {}
         for prepared in self.lanes:
             yield self._name(prepared, prepared.rendered.ids, named)
-        for events in self.race:
+        for events in self._steps():
             # Names travel with the step that they belong to: a pause between the two would tear it apart.
             names = [
                 name
@@ -149,6 +150,14 @@ class Comparison:
                 for name in self._name(self.lanes[lane], (event.token, *(event.view.ids if event.view else ())), named)
             ]
             yield [*names, *events]
+
+    def _steps(self) -> Iterable[list[LaneEvent]]:
+        """The race's steps, with samples of the GPU between them where there is one."""
+        if self.device.type != "cuda":
+            return self.race
+        from playground.backends.gpu import GpuReader, sampled  # noqa: PLC0415  (NVML is wanted only where there is a GPU)
+
+        return sampled(self.race, GpuReader(self.device), self.race.started)
 
     @staticmethod
     def _name(prepared: PreparedLane, ids: Sequence[int], named: dict[str, set[int]]) -> list[LaneEvent]:
@@ -255,7 +264,7 @@ def prepare(request: Request, load: Callable[[str | None], LoadedModel], record:
     )
     runners = [Runner(index, task, lane.strategy) for index, (task, lane) in enumerate(zip(tasks, request.lanes, strict=True))]
     race = Race(runners, share_prompt=request.share_prompt, align=request.align, memory=memory_in_use(tasks[0].model.device))
-    return Comparison(about, race, tuple(prepared))
+    return Comparison(about, race, tuple(prepared), tasks[0].model.device)
 
 
 def model_about(loaded: LoadedModel) -> ModelAbout:

@@ -21,7 +21,7 @@ from playground.measures import Quantity
 from playground.measures.distribution import distributions
 from playground.measures.latency import RaceMeter
 from playground.measures.text import TextJoiner, display_name
-from playground.trace import Event, Finished, LaneEvent, PromptRead, StepTimed, StepView, TokenChosen, TokenName, TokensNamed
+from playground.trace import DeviceSampled, Event, Finished, LaneEvent, PromptRead, StepTimed, StepView, TokenChosen, TokenName, TokensNamed
 
 #: Seconds between two packets, and how many events one may carry: the page draws while the rest waits.
 TICK = 0.1
@@ -86,6 +86,9 @@ class Payloads:
                 "rec": rounded(event.recording, 3), "ls": rounded(event.lane_seconds, 6), "kv": event.cache_bytes, "len": event.cache_length,
                 "mem": event.peak_memory,
             }  # fmt: skip
+        if isinstance(event, DeviceSampled):
+            used, total = event.memory_bytes, event.memory_total
+            return "device", {"at": rounded(event.at), "util": rounded(event.utilisation, 3), "mem": used, "total": total}
         assert isinstance(event, Finished)
         return "finished", {"reason": event.reason, "detail": event.detail, "cut": event.cut, "message": event.message}
 
