@@ -210,8 +210,8 @@ class Editor {
       const tags = [entry.loaded ? t("model_loaded") : null, entry.reachable === false ? t("model_unreachable") : null, entry.role && TEXTS[entry.role] ? t(entry.role) : null].filter(Boolean);
       return el("label", { class: `model${entry.reachable === false ? " unreachable" : ""}` }, radio,
         el("span.model-name", {}, entry.name, languagesOf(entry) ? el("span.muted", {}, ` · ${languagesOf(entry)}`) : null),
-        tags.map((tag) => el("span.tag", {}, tag)),
-        entry.note ? el("span.model-note", {}, said(entry.note)) : null);
+        entry.note ? el("span.model-note", {}, said(entry.note)) : null,
+        el("span.model-tags", {}, tags.map((tag) => el("span.tag", {}, tag))));
     }));
   }
 

@@ -1,5 +1,8 @@
 // The page: what is asked, the run, the selection, and how the parts hear of each other.
 
+/** The model of the classic experiment, offered in one click where the Hub can be reached. */
+const CLASSIC_MODEL = "gpt2";
+
 class Page {
   constructor(root, server) {
     this.root = root;
@@ -549,6 +552,9 @@ class Page {
     const entry = models.entries.find((one) => one.id === id);
     const parts = [languagesOf(entry), models.device?.toUpperCase(), models.dtype].filter(Boolean);
     ref.model.replaceChildren(el("b", {}, entry?.name ?? id), el("span.muted", {}, ` · ${parts.join(" · ")}`));
+    const classic = models.entries.find((one) => one.id === CLASSIC_MODEL);
+    ref.classicModel.hidden = !classic?.reachable || id === CLASSIC_MODEL;
+    ref.classicModel.textContent = t("model_classic");
     ref.model.setAttribute("aria-label", `${t("model")}: ${entry?.name ?? id}, ${parts.join(", ")}`);
   }
 
@@ -659,6 +665,7 @@ class Page {
     ref.add.addEventListener("click", () => this.add());
     ref.settings.addEventListener("click", () => this.editor.openSettings(ref.settings));
     ref.model.addEventListener("click", () => this.editor?.openSettings(ref.model));
+    ref.classicModel.addEventListener("click", () => this.chooseModel(CLASSIC_MODEL));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
         event.preventDefault();

@@ -34,6 +34,7 @@ const TEXTS = {
   model_other: { en: "Another model: Hub id or folder", zh: "其他模型：Hub 名称或本地文件夹" },
   model_use: { en: "Use", zh: "使用" },
   model_loaded: { en: "loaded", zh: "已加载" },
+  model_classic: { en: "use gpt2, the classic", zh: "换用经典的 gpt2" },
   model_unreachable: { en: "not reachable from here", zh: "此处无法获取" },
   model_offer: { en: "Use {name}", zh: "改用 {name}" },
   model_same: { en: "same as the comparison", zh: "与整场对比相同" },

@@ -33,6 +33,10 @@ class PlaygroundError(Exception):
         self.values = values
         super().__init__(self.text.en)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes whole: the text is filled in already, so the values come after it."""
+        return type(self), (self.code, self.text), {"values": self.values}
+
     def to_json(self) -> dict[str, Any]:
         values = {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in self.values.items()}
         return {"code": self.code, "text": self.text.to_json(), "values": values}

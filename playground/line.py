@@ -35,11 +35,20 @@ LONGEST_LINE = 64
 #: A pause holds KV caches: after this long it ends the run.
 LONGEST_PAUSE = 600.0
 
+LEFT_ALONE = Text(
+    "Stopped when the last page that watched it was closed: a run on this host can't wait. What it wrote is kept.",
+    "最后一个观看的页面关闭时已停止：此主机上的运行无法等待。已生成的内容保留。",
+)
+
 
 class Comparison(Protocol):
-    """What a backend makes of a request: iterate to run it, one list of events per step."""
+    """What a backend makes of a request: iterate to run it, one list of events per step.
 
-    about: About
+    `about` is None as long as it isn't known where the comparison will run; an empty list of events says
+    that there is nothing new, so that the line looks up from waiting.
+    """
+
+    about: About | None
 
     def __iter__(self) -> Iterator[list[LaneEvent]]: ...
 
@@ -133,6 +142,9 @@ class Viewer:
 class Line:
     """Who waits, who runs, who is kept. `prepare` makes a race of a request and may load a model."""
 
+    #: Whether a run can give the device to the next and go on later; where not, it ends with its last viewer.
+    pausable = True
+
     def __init__(self, prepare: Prepare) -> None:
         self._prepare = prepare
         self._lock = threading.Condition()
@@ -185,6 +197,7 @@ class Line:
         self._wake(run)
 
     def pause(self, run: Run) -> None:
+        self._check_pausable()
         if run.wants == "run":
             run.wants = "pause"
             self._wake(run)
@@ -196,9 +209,26 @@ class Line:
 
     def step(self, run: Run) -> None:
         """While paused: every lane that has not ended makes one step."""
+        self._check_pausable()
         if run.wants == "pause" and run.phase == "paused" and run.comparison is not None:
             run.owed_steps = run.comparison.one_round()
             self._wake(run)
+
+    def _check_pausable(self) -> None:
+        if not self.pausable:
+            raise PlaygroundError(
+                "pause_off",
+                Text(
+                    "Pause and step are off here: the GPU is lent for one comparison in one piece. Stop works.",
+                    "此处不能暂停和单步：GPU 只为一次对比借用，须一次跑完。可以停止。",
+                ),
+            )
+
+    def wait(self, run: Run, events: int, version: int, seconds: float) -> None:
+        """For a viewer who knows so many events and this state: until there is more, at most so long."""
+        with run.changed:
+            if len(run.events) == events and run.version == version:
+                run.changed.wait(timeout=seconds)
 
     def place(self, run: Run) -> int | None:
         """How many runs are ahead; None once it runs."""
@@ -304,14 +334,19 @@ class Line:
                 return
             run.tell("loading")
             run.comparison = self._prepare(run.request, lambda text, progress: run.tell("loading", text, progress))
-            run.about = run.comparison.about
             run.steps = iter(run.comparison)
-        run.tell("running")
         assert run.comparison is not None
+        why = None
         while True:
+            if run.phase != "running" and run.comparison.about is not None:
+                run.about = run.comparison.about
+                run.tell("running")
             if run.wants == "stop":
                 run.comparison.stop()
             elif run.unwatched(time.monotonic()):
+                if not self.pausable:
+                    run.wants, why = "stop", LEFT_ALONE
+                    continue
                 run.tell("paused", Text("Nobody is watching.", "没有人在看。"))
                 return
             elif run.wants == "pause" and run.owed_steps <= 0:
@@ -319,9 +354,10 @@ class Line:
                 return
             events = next(run.steps, None)
             if events is None:
-                run.tell("done")
+                run.tell("done", why)
                 return
-            run.add(events)
+            if events:
+                run.add(events)
             timed = [event for _, event in events if isinstance(event, StepTimed)]
             run.owed_steps -= len(timed)
             self._learn(run, events)

@@ -244,7 +244,7 @@ def test_the_pipeline_table_crosses_out_what_was_removed() -> None:
 def test_latency_draws_the_itl_of_every_lane_from_the_second_token_on() -> None:
     figure = drawn("latency", trace())
     lines = [data for data in figure["data"] if data.get("xaxis") is None]
-    assert [line["x"] for line in lines] == [[1, 2, 3, 4]] * 2
+    assert [line["x"] for line in lines] == [[2, 3, 4, 5]] * 2
     assert lines[1]["y"] == pytest.approx([21, 22, 23, 24])
     marks = [data for data in figure["data"] if data.get("xaxis") == "x2"]
     assert marks[1]["y"] == pytest.approx([22.5, 23.85])  # median and p95 of 21 … 24

@@ -32,9 +32,9 @@ class SplitLinears:
     def __init__(self, model: Any) -> None:
         self._active = False
         self._blocks = torch.get_num_threads()
-        for module in model.modules():
-            if type(module) is nn.Linear and self._divides(module.weight):
-                module.forward = partial(self._product, module, self._cut(module.weight))
+        self._modules = [module for module in model.modules() if type(module) is nn.Linear and self._divides(module.weight)]
+        for module in self._modules:
+            module.forward = partial(self._product, module, self._cut(module.weight))
 
     def _divides(self, weight: Tensor) -> bool:
         return weight.numel() >= SMALLEST and weight.shape[0] % self._blocks == 0 and weight.is_contiguous()
@@ -49,6 +49,12 @@ class SplitLinears:
             return functional.linear(rows, module.weight, module.bias)
         product = torch.bmm(rows.reshape(1, 1, -1).expand(self._blocks, 1, -1), blocks).view(*rows.shape[:-1], -1)
         return product if module.bias is None else product + module.bias
+
+    def release(self) -> None:
+        """Give every layer its own forward back: the model leaves the CPU."""
+        for module in self._modules:
+            del module.forward
+        self._modules = []
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
 import huggingface_hub
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -266,6 +267,22 @@ def _unreachable(repository: str, error: Exception) -> NoReturn:
         ),
         endpoint=constants.ENDPOINT, model=repository, reason=reason,
     ) from error  # fmt: skip
+
+
+def answers(seconds: float = 3.0) -> bool:
+    """Whether the Hub (or the mirror that HF_ENDPOINT names) can be reached from here at all."""
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        httpx.head(constants.ENDPOINT, timeout=seconds, follow_redirects=False)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def is_here(repository: str) -> bool:
+    """Whether the Hub's cache on this machine knows the model already."""
+    return isinstance(try_to_load_from_cache(repository, "config.json"), str)
 
 
 def silence() -> None:

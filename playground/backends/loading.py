@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ INHERITED = (
     "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
     "encoder_repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens", "suppress_tokens", "begin_suppress_tokens",
 )  # fmt: skip
+
+
+def devices_here() -> tuple[str, ...]:
+    """The names that `choose_device` takes on this machine."""
+    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    return tuple(name for name in DEVICES if not missing.get(name, False))
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -117,6 +124,18 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
         context=getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None),
         linears=split_linears(model) if device.type == "cpu" else None,
     )
+
+
+def moved(loaded: LoadedModel, device: torch.device) -> LoadedModel:
+    """The model on another device. Its key stays: it names the weights as they were loaded. Who else holds the model finds it there too."""
+    if loaded.device.type == device.type:
+        return loaded
+    if loaded.linears is not None:
+        loaded.linears.release()
+    try:
+        return replace(loaded, model=loaded.model.to(device), device=device, linears=None)
+    except torch.OutOfMemoryError as error:
+        raise _no_memory(loaded.entry) from error
 
 
 def _files(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: Report) -> tuple[Path, str | None, str]:

@@ -30,7 +30,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         model = trace.about.lanes[number].model
         if model not in named:
             named[model] = trace.names(model)
-        positions = [point.position for point in series]
+        positions = [point.position + 1 for point in series]  # people count tokens from 1
         tokens = [token_label(named[model], point.token, 24) for point in series]
         in_bits = [rounded(bits(point.raw_surprise), 3) for point in series]
         news = {"text": tokens, "customdata": in_bits, "hovertemplate": surprise_hover}
@@ -107,7 +107,7 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
             values = (point.entropy, point.raw_surprise, point.surprise)
             cells = ("–" if value is None else f"{value:.4f}" for value in values)
             rows.append(
-                (about.name, str(point.position), display_name(names.get(point.token)), *cells, "–" if point.alive is None else str(point.alive))
+                (about.name, str(point.position + 1), display_name(names.get(point.token)), *cells, "–" if point.alive is None else str(point.alive))
             )
     return rows if len(rows) > 1 else []
 

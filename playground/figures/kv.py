@@ -21,7 +21,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         colour, dash, marker, _ = lane_style(look, number)
         # Lanes of one model grow alike and lie on each other: broad below, thin on top, all can be seen.
         width = 2 + 1.8 * (len(lanes) - 1 - order)
-        steps = [point.step for point in series]
+        steps = [point.step + 1 for point in series]
         for axis_number, values, unit in (
             ("", [point.tokens for point in series], ""),
             ("2", [rounded(point.nbytes / 1e6, 6) for point in series], " MB"),

@@ -49,7 +49,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         first = _first_with_itl(meter)
         data.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "x": list(range(first, first + len(meter.itl))),
+                "type": "scatter", "mode": "lines+markers", "name": lane_name(trace, number), "x": list(range(first + 1, first + 1 + len(meter.itl))),
                 "y": [rounded(value * 1e3) for value in meter.itl], "line": {"color": colour, "width": 1.5, "dash": dash},
                 "marker": {"symbol": marker, "size": 6, "color": colour},
                 "hovertemplate": "%{x}: %{y} ms",

@@ -29,7 +29,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     if not steps:
         return nothing(look, NO_STEPS)
     colours = look.colours
-    numbers = [step.step for step in steps]
+    numbers = [step.step + 1 for step in steps]
     shares = {part.name: _share(part) for part in lane_parts(trace, lane)}
     data: list[Spec] = []
     for name, colour, pattern in zip(PARTS, colours.parts, PART_PATTERNS, strict=True):

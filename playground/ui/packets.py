@@ -166,9 +166,9 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
     with line.watch(run):
         while not superseded.is_set():
             started = time.monotonic()
+            if packet:
+                line.wait(run, seq, version, 2 * TICK)
             with run.changed:
-                if len(run.events) == seq and run.version == version and packet:
-                    run.changed.wait(timeout=2 * TICK)
                 count, seen, ended = min(len(run.events), seq + MOST_EVENTS), run.version, run.ended
                 last = ended and count == len(run.events)
             # The place in the line moves without the run changing: a waiting run is told every time.

@@ -13,7 +13,7 @@ from typing import Any
 import playground
 from playground import presets
 from playground.backends import catalog as models_catalog
-from playground.backends import loading, local
+from playground.backends import hub, loading, local
 from playground.backends.progress import Progress, Report
 from playground.engine.knobs import knobs_of
 from playground.engine.stages import stages
@@ -21,13 +21,13 @@ from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
 from playground.figures import Look, figures, get_figure
 from playground.figures.palette import PALETTES
-from playground.line import Line, Run
+from playground.line import Comparison, Line, Run
 from playground.measures.distribution import distributions
 from playground.measures.text import display_name
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, words_to_raw
 from playground.trace import TokenChosen, Trace
-from playground.ui import packets
+from playground.ui import packets, zerogpu
 
 Answer = dict[str, Any]
 
@@ -52,18 +52,24 @@ class Service:
         self.public = models_catalog.public_host()
         self.limits = limits or Limits(max_new_tokens=256 if self.public else 1024, prompt_characters=8_000 if self.public else 20_000)
         self.catalog = models_catalog.Catalog()
-        self.device, self.dtype = "auto", "auto"
-        self.line = Line(self._prepare)
+        self.gpu = zerogpu.gpu()
+        self.device, self.dtype = ("auto", "auto") if self.gpu is None else ("cpu", zerogpu.DTYPE)
+        self.line = Line(self._prepare) if self.gpu is None else zerogpu.ZeroGpuLine(self._prepare)
         self._loading = threading.Lock()
         self._status: Answer = {"state": "absent", "progress": None, "text": Text("Waiting to load.", "等待加载。").to_json(), "error": None}
         self._followers: dict[str, threading.Event] = {}
         self._warm: set[str] = set()
+        self._hub_answers: bool | None = None  # not asked yet
 
     # --- models ------------------------------------------------------------------------------
 
     def load_default(self) -> None:
         """Fetch and load the default model in the background; `models` tells how far it is."""
         threading.Thread(target=self._load_default, name="default model", daemon=True).start()
+        threading.Thread(target=self._ask_hub, name="hub", daemon=True).start()
+
+    def _ask_hub(self) -> None:
+        self._hub_answers = hub.answers()
 
     def _load_default(self) -> None:
         try:
@@ -95,19 +101,25 @@ class Service:
             "entries": [
                 {
                     "id": entry.id, "name": entry.name, "note": entry.note.to_json(), "source": entry.source, "loaded": entry.id in loaded,
-                    "pair": entry.pair, "role": entry.role, "languages": entry.languages,
+                    "pair": entry.pair, "role": entry.role, "languages": entry.languages, "reachable": self._reachable(entry),
                 }
                 for entry in models_catalog.entries()
             ],
-            "default": models_catalog.DEFAULT, "device": str(device),
-            "dtype": str(loading.choose_dtype(self.dtype, device)).removeprefix("torch."), "devices": loading.DEVICES,
+            "default": models_catalog.DEFAULT, "device": str(device) if self.gpu is None else "cuda",
+            "dtype": str(loading.choose_dtype(self.dtype, device)).removeprefix("torch."), "devices": loading.devices_here(),
             "dtypes": ["auto", *loading.DTYPES], **self._status,
         }  # fmt: skip
+
+    def _reachable(self, entry: models_catalog.CatalogEntry) -> bool | None:
+        """Whether choosing this model can work from here; None while the Hub hasn't been asked."""
+        if entry.source == "embedded" or (entry.hub and hub.is_here(entry.hub)):
+            return True
+        return self._hub_answers
 
     @answers
     def set_device(self, device: Any, dtype: Any) -> Answer:
         """Choose where models run from now on; loaded models are freed when no run uses them."""
-        if self.public:
+        if self.public or self.gpu is not None:
             raise BadValue("public", Text("On a public host the device can't be changed.", "公共主机上不能更改设备。"))
         if self.line.busy or self.line.waiting:
             raise BadValue("busy", Text("Wait until no run is in progress, then change the device.", "请等到没有运行时再更改设备。"))
@@ -118,7 +130,7 @@ class Service:
         self.load_default()
         return self.models()
 
-    def _prepare(self, request: Request, tell: Callable[[Text, float | None], None]) -> local.Comparison:
+    def _prepare(self, request: Request, tell: Callable[[Text, float | None], None]) -> Comparison:
         """For the line: load what the lanes ask for, free what none does, and build the race."""
         wanted = {models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public).id for lane in request.lanes}
         with self._loading:
@@ -127,7 +139,13 @@ class Service:
             self.catalog.release(keys | {model.key for model in self.catalog.loaded() if model.entry.id == models_catalog.DEFAULT})
         warm = keys <= self._warm
         self._warm |= keys
-        return local.prepare(request, lambda model: loaded[models_catalog.resolve(model or models_catalog.DEFAULT, self.public).id], warm=warm)
+        race = local.prepare(request, lambda model: loaded[models_catalog.resolve(model or models_catalog.DEFAULT, self.public).id], warm=warm)
+        if self.gpu is None:
+            return race
+        # What can't be done has been told by now, before it costs anybody's share of the GPU.
+        self.gpu.models = {model.entry.id: model for model in self.catalog.loaded()}
+        tell(zerogpu.WAITING, None)
+        return self.gpu.comparison(request)
 
     # --- what can be asked for ---------------------------------------------------------------
 
@@ -160,7 +178,7 @@ class Service:
                 for figure in figures().values()
             ],
             "palette": {theme: palette.lanes for theme, palette in PALETTES.items()},
-            "public": self.public, "pause": True, "version": playground.__version__,
+            "public": self.public, "pause": self.line.pausable, "version": playground.__version__,
         }  # fmt: skip
 
     @answers
@@ -277,8 +295,7 @@ class Service:
         run = self.line.start(request, visitor)
         with self.line.watch(run):
             while not run.ended:
-                with run.changed:
-                    run.changed.wait(timeout=0.5)
+                self.line.wait(run, len(run.events), run.version, 0.5)
                 written = sum(isinstance(event, TokenChosen) for _, event in packets.events_of(run))
                 yield {"state": run.phase, "place": self.line.place(run), "tokens": written}
         if run.error is not None:
