@@ -6,7 +6,7 @@ class Focus {
     this.root = root;
     this.tab = memory.read(sessionStorage, "tab", "pipeline");
     this.plots = {};
-    this.panels = { pipeline: this.pipeline(), loop: this.loop(), latency: this.figures("latency", "parts"), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
+    this.panels = { pipeline: this.pipeline(), loop: this.loop(), latency: this.latency(), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
     this.tabs = el("div.tabs", { role: "tablist" });
     this.buttons = Object.keys(this.panels).map((name, index) => {
       const button = el("button.tab", { type: "button", role: "tab", id: `playground-tab-${name}`, "data-t": `tab_${name}`, "aria-controls": `playground-panel-${name}`, onclick: () => this.show(name) });
@@ -56,6 +56,7 @@ class Focus {
     if (this.tab === "pipeline") this.drawPipeline();
     if (this.tab === "loop") this.drawLoop();
     if (this.tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
+    for (const part of this.gpu) part.hidden = !app.run.sampled;
     for (const plot of this.plots[this.tab] ?? []) plot.want();
   }
 
@@ -63,6 +64,15 @@ class Focus {
     const key = names[0];
     this.plots[key] = names.map((name) => new Plot(this.app, name));
     return el("section.panel", {}, this.plots[key].map((plot, index) => [index ? el("h3.plot-title", { "data-t": `tab_${names[index]}` }) : null, plot.root]).flat().filter(Boolean));
+  }
+
+  latency() {
+    const panel = this.figures("latency", "parts");
+    const plot = new Plot(this.app, "gpu");
+    this.plots.latency.push(plot);
+    this.gpu = [el("h3.plot-title", { "data-t": "tab_gpu" }), el("div", {}, plot.root)];
+    panel.append(...this.gpu);
+    return panel;
   }
 
   // --- pipeline ----------------------------------------------------------------------------

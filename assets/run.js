@@ -41,6 +41,7 @@ class Run {
     this.about = null;
     this.race = {};
     this.sharedPrompt = null;
+    this.sampled = false; // whether a GPU was
     this.lanes = uids.map(() => new LaneLog());
   }
 
@@ -60,6 +61,7 @@ class Run {
     for (const [index, kind, payload] of packet.events) {
       if (index === null) {
         if (kind === "prompt") this.sharedPrompt = payload;
+        else if (kind === "device") this.sampled = true;
         continue;
       }
       const lane = this.lanes[index];

@@ -141,6 +141,7 @@ const TEXTS = {
   tab_loop: { en: "The loop", zh: "循环" },
   tab_latency: { en: "Latency", zh: "延迟" },
   tab_parts: { en: "Parts of a step", zh: "步的构成" },
+  tab_gpu: { en: "GPU", zh: "GPU" },
   tab_kv: { en: "KV cache", zh: "KV 缓存" },
   tab_entropy: { en: "Entropy", zh: "熵" },
   tab_record: { en: "Record", zh: "记录" },

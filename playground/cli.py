@@ -6,7 +6,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,21 @@ def parser() -> argparse.ArgumentParser:
     models.set_defaults(command="models")
     bench = commands.add_parser("bench", help="measure a recorded lane against transformers' generate, and the stream against a run without a viewer")
     bench.add_argument("--json", metavar="FILE", help="write the figures to a file")
-    bench.add_argument("--pairs", type=int, default=10, help="interleaved pairs per figure (default 10)")
-    bench.add_argument("--tokens", type=int, default=60, help="tokens per run (default 60)")
+    bench.add_argument("--pairs", type=_count(1), default=10, help="interleaved pairs per figure (default 10)")
+    bench.add_argument("--tokens", type=_count(4), default=60, help="tokens per run (default 60)")
     bench.add_argument("--only", choices=("decode", "stream"), help="measure only one part")
     return top
+
+
+def _count(least: int) -> Callable[[str], int]:
+    """An argument that is a whole number of at least so much."""
+
+    def count(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return count
 
 
 def _device(command: argparse.ArgumentParser) -> None:
@@ -97,7 +108,7 @@ def compare(options: argparse.Namespace) -> int:
     def load(model: str | None) -> catalog.LoadedModel:
         return models.get(model, options.device, options.dtype, lambda progress: bar.say(progress.text.en, progress.fraction))
 
-    comparison = local.prepare(request, load, warm=False)
+    comparison = local.prepare(request, load)
     trace = Trace(comparison.about)
     signal.signal(signal.SIGINT, lambda *_: comparison.stop())  # Ctrl-C keeps what was generated
     for events in comparison:

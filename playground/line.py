@@ -7,16 +7,19 @@ from there when it is its turn again.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
 import secrets
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from playground.errors import PlaygroundError, Text
+from playground.errors import Cancelled, PlaygroundError, Text
 from playground.request import Request
 from playground.trace import About, LaneEvent, StepTimed, Trace
 
@@ -32,6 +35,8 @@ FIRST_VIEWER_GRACE = 10.0
 KEPT_RUNS = 200
 KEPT_EVENTS = 150_000
 LONGEST_LINE = 64
+#: How many of them may have no viewer yet: whoever starts runs and looks at none can't fill the line.
+UNSEEN = 16
 #: A pause holds KV caches: after this long it ends the run.
 LONGEST_PAUSE = 600.0
 
@@ -39,6 +44,10 @@ LEFT_ALONE = Text(
     "Stopped when the last page that watched it was closed: a run on this host can't wait. What it wrote is kept.",
     "最后一个观看的页面关闭时已停止：此主机上的运行无法等待。已生成的内容保留。",
 )
+
+
+STOPPED = Text("Stopped.", "已停止。")
+NOT_BEGUN = Text("Stopped before it began.", "在开始前已停止。")
 
 
 class Comparison(Protocol):
@@ -54,8 +63,13 @@ class Comparison(Protocol):
 
     def stop(self) -> None: ...
 
-    def one_round(self) -> int:
-        """Owe every lane one step; returns how many steps that is."""
+    def one_round(self) -> None:
+        """Owe every lane that has not ended one step."""
+        ...
+
+    @property
+    def owed(self) -> int:
+        """How many of these steps are still to be made."""
         ...
 
 
@@ -82,9 +96,13 @@ class Run:
     viewers: int = 0
     left: float | None = None
     wants: Literal["run", "pause", "stop"] = "run"
-    owed_steps: int = 0
+    #: Seconds of its steps so far, recording included, and how many tokens they brought.
+    spent: float = 0.0
+    tokens: int = 0
     steps: Iterator[list[LaneEvent]] | None = None
     paused_at: float = 0.0
+    #: What viewers' packets are cut from: whoever makes them keeps them here, so that they go with the run.
+    payloads: Any = None
 
     def tell(self, phase: Phase | None = None, text: Text | None = None, progress: float | None = None) -> None:
         """Change the state and wake every viewer."""
@@ -98,8 +116,11 @@ class Run:
             self.changed.notify_all()
 
     def add(self, events: list[LaneEvent]) -> None:
+        timed = [event for _, event in events if isinstance(event, StepTimed)]
         with self.changed:
             self.events.extend(events)
+            self.spent += sum(step.seconds + step.recording for step in timed)
+            self.tokens += sum(step.tokens for step in timed)
             self.changed.notify_all()
 
     @property
@@ -139,6 +160,15 @@ class Viewer:
             self._run.changed.notify_all()
 
 
+_lines: weakref.WeakSet[Line] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_lines() -> None:
+    for line in list(_lines):
+        line.close()
+
+
 class Line:
     """Who waits, who runs, who is kept. `prepare` makes a race of a request and may load a model."""
 
@@ -153,6 +183,20 @@ class Line:
         self._kept: OrderedDict[str, Run] = OrderedDict()
         self._seconds_per_step: dict[str, float] = {}
         self._worker: threading.Thread | None = None
+        self._reaped = 0.0
+        self._closed = False
+        _lines.add(self)
+
+    def close(self) -> None:
+        """End the worker at its next step: called when the program ends, so that it isn't torn down in mid-product."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+            if self._running is not None:
+                self._running.wants = "stop"
+            self._lock.notify_all()
+        if self._worker is not None:
+            self._worker.join(timeout=5)
 
     # --- for visitors ------------------------------------------------------------------------
 
@@ -165,6 +209,10 @@ class Line:
                         "run_already", Text("You already have a run in progress: stop it first.", "您已有一个运行正在进行：请先停止它。")
                     )
                 self._end(other, Text("Stopped: another run was started.", "已停止：另一个运行已开始。"))
+            self._reap()
+            unseen = [run for run in self._waiting if not run.viewers]
+            for ghost in unseen[: max(0, len(unseen) + 1 - UNSEEN)]:
+                self._end(ghost, Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
             if len(self._waiting) >= LONGEST_LINE:
                 raise PlaygroundError(
                     "line_full",
@@ -192,27 +240,30 @@ class Line:
         return Viewer(self, run)
 
     def stop(self, run: Run) -> None:
-        """End the run at its next step or prompt piece; what was generated stays."""
-        run.wants = "stop"
-        self._wake(run)
+        """End the run at its next step or prompt piece, at once if it isn't its turn; what was generated stays."""
+        with self._lock:
+            if not run.ended:
+                self._end(run, STOPPED if run.events else NOT_BEGUN)
 
     def pause(self, run: Run) -> None:
         self._check_pausable()
-        if run.wants == "run":
-            run.wants = "pause"
-            self._wake(run)
+        with self._lock:
+            if run.wants == "run":
+                run.wants = "pause"
 
     def resume(self, run: Run) -> None:
-        if run.wants == "pause":
-            run.wants = "run"
-            self._wake(run)
+        with self._lock:
+            if run.wants == "pause":
+                run.wants = "run"
+                self._wake(run)
 
     def step(self, run: Run) -> None:
         """While paused: every lane that has not ended makes one step."""
         self._check_pausable()
-        if run.wants == "pause" and run.phase == "paused" and run.comparison is not None:
-            run.owed_steps = run.comparison.one_round()
-            self._wake(run)
+        with self._lock:
+            if run.wants == "pause" and run.phase == "paused" and run.comparison is not None and run is not self._running:
+                run.comparison.one_round()
+                self._wake(run)
 
     def _check_pausable(self) -> None:
         if not self.pausable:
@@ -259,7 +310,7 @@ class Line:
         whole = self.expected_seconds(run.request)
         if whole is None:
             return None
-        return max(whole - sum(event.seconds + event.recording for _, event in list(run.events) if isinstance(event, StepTimed)), 0.0)
+        return max(whole - run.spent, 0.0)
 
     @property
     def waiting(self) -> int:
@@ -279,40 +330,56 @@ class Line:
     def _wake(self, run: Run) -> None:
         """Bring a run that isn't running to the head of the line, if it has something to do there."""
         with self._lock:
-            paused = run.phase == "paused" and run is not self._running and run not in self._waiting
-            if paused and (run.wants != "pause" or run.owed_steps):
-                if run.wants == "run" and not run.owed_steps:
-                    run.tell("queued")
-                self._waiting.appendleft(run)
-            elif run.wants == "stop" and run in self._waiting and run.steps is None:
-                self._waiting.remove(run)
-                run.tell("done", Text("Stopped before it began.", "在开始前已停止。"))
+            if run.phase == "paused" and run is not self._running and run not in self._waiting:
+                self._requeue(run)
             self._lock.notify_all()
+
+    def _requeue(self, run: Run) -> None:
+        """Put a paused run to the head of the line if it has something to do. Called with the lock held."""
+        owed = run.comparison.owed if run.comparison is not None else 0
+        if run.wants == "run" and not owed:
+            run.tell("queued")
+        if run.wants == "run" or owed:
+            self._waiting.appendleft(run)
 
     # --- the worker --------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while True:
+        while not self._closed:
             with self._lock:
                 while not (run := self._next()):
+                    if self._closed:
+                        return
                     self._lock.wait(timeout=1.0)
                     self._reap()
                 self._running = run
+                self._reap()
             try:
                 self._drive(run)
             except PlaygroundError as error:
                 run.error = error
                 run.tell("failed", error.text)
+            except Cancelled:
+                run.tell("done", NOT_BEGUN)
             except Exception:
-                log.exception("run %s broke", run.id)
-                run.error = PlaygroundError("bug", Text("Something broke here; it is in the server's log.", "程序出错；详情在服务器日志中。"))
-                run.tell("failed", run.error.text)
+                self._broke(run)
             finally:
                 with self._lock:
                     self._running = None
                     if run.ended:
                         run.steps = run.comparison = None
+                    elif run.wants == "stop":  # pressed while the worker was letting go of it
+                        self._end(run, STOPPED)
+                    elif run.viewers or run.wants == "pause":
+                        self._requeue(run)
                     self._lock.notify_all()
+
+    @staticmethod
+    def _broke(run: Run) -> None:
+        """A bug ends its run, loudly in the log, and nothing else."""
+        log.exception("run %s broke", run.id)
+        run.error = PlaygroundError("bug", Text("Something broke here; it is in the server's log.", "程序出错；详情在服务器日志中。"))
+        run.tell("failed", run.error.text)
 
     def _next(self) -> Run | None:
         """The first run in the line that somebody looks at; others step out of the line until they do."""
@@ -329,11 +396,8 @@ class Line:
     def _drive(self, run: Run) -> None:
         """Run steps until the race ends, or the run has to give the device to the next."""
         if run.steps is None:
-            if run.wants == "stop":
-                run.tell("done", Text("Stopped before it began.", "在开始前已停止。"))
-                return
             run.tell("loading")
-            run.comparison = self._prepare(run.request, lambda text, progress: run.tell("loading", text, progress))
+            run.comparison = self._prepare(run.request, functools.partial(self._tell_loading, run))
             run.steps = iter(run.comparison)
         assert run.comparison is not None
         why = None
@@ -349,7 +413,7 @@ class Line:
                     continue
                 run.tell("paused", Text("Nobody is watching.", "没有人在看。"))
                 return
-            elif run.wants == "pause" and run.owed_steps <= 0:
+            elif run.wants == "pause" and not run.comparison.owed:
                 run.tell("paused")
                 return
             events = next(run.steps, None)
@@ -358,9 +422,17 @@ class Line:
                 return
             if events:
                 run.add(events)
-            timed = [event for _, event in events if isinstance(event, StepTimed)]
-            run.owed_steps -= len(timed)
             self._learn(run, events)
+            if time.monotonic() - self._reaped > 1.0:
+                with self._lock:
+                    self._reap()
+
+    @staticmethod
+    def _tell_loading(run: Run, text: Text, progress: float | None) -> None:
+        """How far a model is; raises `Cancelled` when nobody wants it any more."""
+        if run.wants == "stop" or run.unwatched(time.monotonic()):
+            raise Cancelled
+        run.tell("loading", text, progress)
 
     def _learn(self, run: Run, events: list[LaneEvent]) -> None:
         """Keep a running mean of a step's wall time per model: the basis of every expected second."""
@@ -373,9 +445,9 @@ class Line:
 
     def _reap(self) -> None:
         """Cancel what nobody came back to. Called with the lock held."""
-        now = time.monotonic()
+        now = self._reaped = time.monotonic()
         for run in list(self._kept.values()):
-            if run.phase != "paused" or run.wants == "stop":
+            if run.phase != "paused" or run is self._running:
                 continue
             if run.unwatched(now) and now - (run.left or run.created) > VIEWER_GRACE:
                 self._end(run, Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
@@ -389,12 +461,15 @@ class Line:
             return
         if run in self._waiting:
             self._waiting.remove(run)
-        if run.comparison is not None and run.steps is not None:
-            run.comparison.stop()
-            for events in run.steps:
-                run.add(events)
+        try:
+            if run.comparison is not None and run.steps is not None:
+                run.comparison.stop()
+                for events in run.steps:
+                    run.add(events)
+            run.tell("done", why)
+        except Exception:
+            self._broke(run)
         run.steps = run.comparison = None
-        run.tell("done", why)
 
     def _forget_old(self) -> None:
         """Drop the oldest ended runs that nobody looks at. Called with the lock held."""

@@ -122,8 +122,11 @@ class Lane:
         if model is not None and (not isinstance(model, str) or not 0 < len(model) <= 300):
             raise BadValue("model_unknown", Text("A model is named by a short text.", "模型由一段短文本命名。"))
         most = replace(_MAX_NEW_TOKENS, high=limits.max_new_tokens)
+        name = str(raw.get("name") or describe(strategy, asked))[:60]
+        if has_half_characters(name + (model or "")):
+            raise BadValue("lane_broken", Text("A lane's name or model contains half a character.", "通道的名称或模型包含半个字符。"))
         return Lane(
-            name=str(raw.get("name") or describe(strategy, asked))[:60],
+            name=name,
             strategy=strategy,
             stages=asked,
             asked=frozenset(name for values in by_stage.values() for name in values),
@@ -215,7 +218,7 @@ class Request:
                 Text("The prompt may have {most} characters, this one has {length}.", "提示词最多 {most} 个字符，这个有 {length} 个。"),
                 most=limits.prompt_characters, length=length,
             )  # fmt: skip
-        if _has_half_characters(text + (system or "")):
+        if has_half_characters(text + (system or "")):
             raise BadValue("prompt_broken", Text("The prompt contains half a character (a lone surrogate).", "提示词包含半个字符（孤立代理项）。"))
         lanes = raw.get("lanes")
         if not isinstance(lanes, (list, tuple)) or not 1 <= len(lanes) <= limits.lanes:
@@ -237,10 +240,10 @@ class Request:
 
 
 def _is_stop(text: Any) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= 200 and not _has_half_characters(text)
+    return isinstance(text, str) and 0 < len(text) <= 200 and not has_half_characters(text)
 
 
-def _has_half_characters(text: str) -> bool:
+def has_half_characters(text: str) -> bool:
     """Whether a text holds lone surrogates, which have no bytes."""
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
@@ -286,11 +289,13 @@ def greedy_if_cold(
     value = by_stage.get(temperature, {}).get("temperature")
     if not _is_cold(value):
         return strategy, by_stage, ()
+    if strategy.when_cold is None:
+        return strategy, by_stage, ()  # the knob's own range refuses it
     kept = {**by_stage, temperature: {"temperature": 1.0}}  # asked to be off: no default may come back for it
-    if strategy.name != "sample":
+    if strategy.when_cold == strategy.name:
         return strategy, kept, ()
     note = Text("temperature {value} means greedy: no die is rolled.", "温度 {value} 即贪心：不掷骰子。").filled(value=str(value)[:20])
-    return strategies.get("greedy")(), kept, (note,)
+    return strategies.get(strategy.when_cold)(), kept, (note,)
 
 
 def _is_cold(value: Any) -> bool:

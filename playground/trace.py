@@ -138,19 +138,16 @@ class TokenChosen:
 class StepTimed:
     """A step of a lane ended: one forward of the target, and everything around it.
 
-    The parts add up to `seconds`; `recording` is ours and is not in it. `at` is when the step ended,
-    in seconds of the race's wall clock; `lane_seconds` is the time that the lane has used by itself.
+    `parts` are seconds by name (forward, processors, warpers, select, cache, other) and add up to
+    `seconds`; `recording` is ours and is not in it. `at` is when the step ended, in seconds of the
+    race's wall clock; `lane_seconds` is the time that the lane has used by itself. `peak_memory` is
+    the highest that this process's memory was seen after any of the lane's steps.
     """
 
     step: int
     tokens: int
     seconds: float
-    forward: float
-    processors: float
-    warpers: float
-    select: float
-    cache: float
-    other: float
+    parts: dict[str, float]
     recording: float
     at: float
     lane_seconds: float

@@ -87,10 +87,17 @@ def test_the_default_models_logits_are_the_same_to_the_bit_with_split_layers(def
 
 def test_threads_follow_the_cores_that_others_leave_free() -> None:
     now, busy, own = 0.0, 0.0, 0.0
-    cores = FreeCores(4, clock=lambda: now, everyone=lambda: busy, own=lambda: own)
+    cores = FreeCores(4, clock=lambda: now, everyone=lambda: busy, own=lambda: own, machine=4)
     assert cores.count() == 4
     for others, ours, expected in ((0.1, 4.0, 4), (0.5, 3.5, 3), (1.2, 2.8, 3), (2.9, 1.1, 1), (9.0, 1.0, 1), (0.0, 1.0, 4)):
         now, busy, own = now + LOOK, busy + (others + ours) * LOOK, own + ours * LOOK
         assert cores.count() == expected, others
     now, busy = now + LOOK / 2, busy + 4 * LOOK
     assert cores.count() == 4  # too soon for another look
+
+
+def test_a_containers_neighbours_take_no_core_away() -> None:
+    now, busy = 0.0, 0.0
+    cores = FreeCores(2, clock=lambda: now, everyone=lambda: busy, own=lambda: 0.0, machine=64)
+    now, busy = LOOK, 10 * LOOK
+    assert cores.count() == 2

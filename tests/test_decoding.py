@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +15,12 @@ import torch
 from torch import Tensor
 
 from playground.backends.local import TransformersModel
+from playground.engine import task as task_module
+from playground.engine.clock import Clock
 from playground.engine.dice import Dice
 from playground.engine.knobs import checked
 from playground.engine.race import Race, Runner
+from playground.engine.record import pend_view
 from playground.engine.select import draw
 from playground.engine.stages import BoundStage, Context, Stage, knob_owners, stages
 from playground.engine.strategies import Strategy, strategies
@@ -129,12 +135,72 @@ def test_events_of_a_lane_in_order() -> None:
     assert events[-1].reason == "length" and events[-1].detail == "max_new_tokens"
 
 
-def test_parts_add_up_to_the_step() -> None:
-    for event in run_alone(toy_task(ToyModel(), stages=[stage(top_k=3)], max_new_tokens=8), SAMPLE):
+class SlowModel(ToyModel):
+    """A toy whose forward takes 5 ms, so that there is something to measure."""
+
+    def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor:
+        time.sleep(0.005)
+        return super().forward(tokens, keep, hidden)
+
+    def fork(self) -> SlowModel:
+        return SlowModel(self.vocabulary_size, table=self.table)
+
+
+def test_the_parts_of_a_step_are_the_time_it_took() -> None:
+    events = run_alone(toy_task(SlowModel(), stages=[stage(top_k=3), stage(repetition_penalty=1.1)], max_new_tokens=8), SAMPLE)
+    for event in [event for event in events if isinstance(event, StepTimed)][1:]:
+        assert sum(event.parts.values()) == pytest.approx(event.seconds, rel=1e-9)
+        assert event.parts["forward"] >= 0.005 and event.parts["other"] < 0.3 * event.seconds
+        assert min(event.parts[name] for name in ("processors", "warpers", "select", "cache")) > 0
+
+
+def test_recording_is_told_apart_and_is_not_in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return pend_view(*arguments)
+
+    monkeypatch.setattr(task_module, "pend_view", slow)
+    for event in run_alone(toy_task(ToyModel(), max_new_tokens=5), SAMPLE):
         if isinstance(event, StepTimed):
-            parts = event.forward + event.processors + event.warpers + event.select + event.cache + event.other
-            assert parts == pytest.approx(event.seconds, rel=1e-9)
-            assert event.warpers > 0 and event.select > 0 and event.recording > 0
+            assert event.recording >= 0.02 and event.seconds < 0.02
+
+
+def test_a_prompt_piece_includes_what_the_clock_waits_for() -> None:
+    class Waiting(Clock):
+        def lap(self) -> Any:
+            time.sleep(0.01)
+            return super().lap()
+
+    for shared in (True, False):
+        task = toy_task(ToyModel(), max_new_tokens=1)
+        task.clock = Waiting(task.model.device)
+        race = Race([Runner(0, task, GREEDY)], share_prompt=shared)
+        reads = [event for batch in race for _, event in batch if isinstance(event, PromptRead) and not event.reused]
+        assert reads and all(read.seconds >= 0.01 for read in reads)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_running_out_of_memory_ends_lanes_with_a_message(shared: bool) -> None:
+    class Full(ToyModel):
+        def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+        def fork(self) -> Full:
+            return Full(self.vocabulary_size, table=self.table)
+
+    runners = [Runner(lane, toy_task(Full()), GREEDY) for lane in range(2)]
+    ends = [event for batch in Race(runners, share_prompt=shared) for _, event in batch if isinstance(event, Finished)]
+    assert [end.detail for end in ends] == ["out_of_memory"] * 2 and ends[0].message is not None
+
+
+def test_a_finished_lane_gives_its_cache_back() -> None:
+    short, long = (Runner(lane, toy_task(ToyModel(), max_new_tokens=tokens), GREEDY) for lane, tokens in enumerate((2, 40)))
+    cache = weakref.ref(short.task)
+    for batch in Race([short, long]):
+        if any(lane == 0 and isinstance(event, Finished) for lane, event in batch):
+            break
+    gc.collect()
+    assert cache() is None and long.task is not None
 
 
 def test_the_die_lies_in_the_chosen_tokens_interval() -> None:
@@ -238,9 +304,19 @@ def test_one_round_gives_every_lane_one_step() -> None:
         next(steps)
     before = [runner.step for runner in runners]
     race.one_round()
-    for _ in range(3):
+    while race.owed:
         next(steps)
     assert [runner.step for runner in runners] == [step + 1 for step in before]
+
+
+def test_one_round_is_one_step_each_even_if_prompts_are_still_read() -> None:
+    runners = [Runner(lane, toy_task(ToyModel(), tuple([1, 2, 3] * 100), max_new_tokens=50), SAMPLE) for lane in range(3)]
+    race = Race(runners, share_prompt=False)
+    race.one_round()
+    steps = iter(race)
+    while race.owed:
+        next(steps)
+    assert [runner.step for runner in runners] == [1, 1, 1]
 
 
 def test_stop_keeps_what_was_generated() -> None:

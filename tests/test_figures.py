@@ -62,7 +62,7 @@ def trace(lanes: int = 2, steps: int = 5, chosen: int = 1, kept: int = 3) -> Tra
     for number, n in product(range(steps), range(lanes)):
         token = TokenChosen(number, chosen, math.log(0.2), math.log(0.25), 1, 1, u=0.8, interval=(0.7619, 0.9524), view=view(kept))
         took = 0.01 * (n + 1) + 0.001 * number
-        timed = StepTimed(number, 1, took, took, 0.0, 0.0, 0.0, 0.0, 0.0, 0.002, 0.0, 0.0, 1, 3 + number, 10 * (3 + number))
+        timed = StepTimed(number, 1, took, {"forward": took}, 0.002, 0.0, 0.0, 1, 3 + number, 10 * (3 + number))
         events += [(n, token), (n, timed)]
     events += [(None, DeviceSampled(0.25 * n, 0.5 + 0.1 * n, 10**9 * (n + 1), 10**11, "a <GPU>")) for n in range(2)]
     about = About({}, (model,), lane, {}, "a <machine>", "2026-01-02T03:04:05", warm=False)

@@ -132,7 +132,7 @@ class Counting:
 def slow_steps(count: int, seconds: float) -> Iterator[list[LaneEvent]]:
     for number in range(count):
         time.sleep(seconds)
-        yield [(0, StepTimed(number, 1, *(0.0,) * 8, 0.0, 0.0, 1, 1, 1))]
+        yield [(0, StepTimed(number, 1, 0.0, {}, 0.0, 0.0, 0.0, 1, 1, 1))]
 
 
 @pytest.fixture(autouse=True)

@@ -39,9 +39,12 @@ class ToyComparison:
     def stop(self) -> None:
         self.race.stop()
 
-    def one_round(self) -> int:
+    def one_round(self) -> None:
         self.race.one_round()
-        return len(self.race.waiting())
+
+    @property
+    def owed(self) -> int:
+        return self.race.owed
 
 
 def request(tokens: int = 20, lanes: int = 2) -> Request:
@@ -137,6 +140,115 @@ def test_pause_frees_the_worker_step_makes_one_round_resume_goes_on() -> None:
     assert steps_of(run) == [200, 200]
 
 
+def test_stop_on_a_paused_run_does_not_wait_for_anybody_elses() -> None:
+    line = toy_line(pause=0.01)
+    run, other = line.start(request(tokens=400), "visitor-1"), line.start(request(tokens=400), "visitor-2")
+    with line.watch(run), line.watch(other):
+        wait_for(lambda: len(run.events) > 10)
+        line.pause(run)
+        wait_for(lambda: other.phase == "running")
+        line.stop(run)
+        assert run.ended and run.comparison is None and not other.ended
+        line.stop(other)
+
+
+@pytest.mark.parametrize("press", ["stop", "come back"])
+def test_what_is_asked_while_the_worker_lets_go_is_not_lost(press: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = toy_line(pause=0.002)
+    run = line.start(request(tokens=60), "visitor-1")
+    letting_go, go_on = threading.Event(), threading.Event()
+    tell = Run.tell
+
+    def slow(self: Run, phase: Any = None, *more: Any) -> None:
+        tell(self, phase, *more)
+        if phase == "paused":
+            letting_go.set()
+            go_on.wait(5)
+
+    monkeypatch.setattr(Run, "tell", slow)
+    with line.watch(run):
+        wait_for(lambda: len(run.events) > 10)
+        if press == "stop":
+            line.pause(run)
+            assert letting_go.wait(5)
+            line.stop(run)
+            go_on.set()
+            wait_for(lambda: run.ended)
+    if press == "come back":
+        assert letting_go.wait(5)
+        with line.watch(run):
+            go_on.set()
+            wait_for(lambda: run.ended)
+        assert steps_of(run) == [60, 60]
+
+
+def test_paused_runs_are_reaped_while_the_line_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "VIEWER_GRACE", 0.2)
+    line = toy_line(pause=0.01)
+    left, other = line.start(request(tokens=400), "visitor-1"), line.start(request(tokens=400), "visitor-2")
+    with line.watch(other):
+        with line.watch(left):
+            wait_for(lambda: len(left.events) > 5)
+        wait_for(lambda: other.phase == "running")
+        wait_for(lambda: left.ended)
+        assert not other.ended
+        line.stop(other)
+
+
+def test_a_pause_that_lasts_too_long_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "LONGEST_PAUSE", 0.2)
+    line = toy_line(pause=0.002)
+    run = line.start(request(tokens=400), "visitor-1")
+    with line.watch(run):
+        wait_for(lambda: len(run.events) > 5)
+        line.pause(run)
+        wait_for(lambda: run.ended)
+    assert run.text is not None and "paused" in run.text.en
+
+
+def test_a_load_that_nobody_wants_any_more_is_given_up() -> None:
+    loading = threading.Event()
+
+    def prepare(asked: Request, tell: Any) -> ToyComparison:
+        for step in range(500):
+            tell(Text("loading", "加载"), step / 500)
+            loading.set()
+            time.sleep(0.01)
+        raise AssertionError("nobody stopped the load")
+
+    line = Line(prepare)
+    run = line.start(request(), "visitor-1")
+    with line.watch(run):
+        assert loading.wait(5)
+        line.stop(run)
+        wait_for(lambda: run.ended, 0.5)
+    assert run.phase == "done"
+
+
+def test_an_error_while_a_run_is_ended_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(line_module, "VIEWER_GRACE", 0.1)
+    line = toy_line(pause=0.002)
+    run = line.start(request(tokens=400), "visitor-1")
+    with line.watch(run):
+        wait_for(lambda: len(run.events) > 5)
+        monkeypatch.setattr(run.comparison, "stop", lambda: 1 / 0)
+    wait_for(lambda: run.ended)
+    assert run.phase == "failed" and "ZeroDivisionError" in caplog.text
+    after = line.start(request(tokens=3), "visitor-2")
+    with line.watch(after):
+        wait_for(lambda: after.phase == "done")
+
+
+def test_runs_that_nobody_looks_at_do_not_fill_the_line() -> None:
+    line = toy_line(pause=0.01)
+    first = line.start(request(tokens=400), "visitor-0")
+    with line.watch(first):
+        wait_for(lambda: first.phase == "running")
+        ghosts = [line.start(request(), f"ghost-{number}") for number in range(100)]
+        assert sum(not ghost.ended for ghost in ghosts) <= line_module.UNSEEN
+        line.stop(first)
+
+
 @pytest.mark.parametrize("when", ["running", "paused", "queued"])
 def test_stop_ends_a_run_in_every_phase(when: str) -> None:
     line = toy_line(pause=0.005)
@@ -180,10 +292,10 @@ def test_the_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     first = line.start(request(tokens=300), "visitor-0")
     with line.watch(first):
         wait_for(lambda: first.phase == "running")
-        line.start(request(), "visitor-1")
-        line.start(request(), "visitor-2")
-        with pytest.raises(PlaygroundError) as error:
+        waiting = [line.start(request(), f"visitor-{number}") for number in (1, 2)]
+        with line.watch(waiting[0]), line.watch(waiting[1]), pytest.raises(PlaygroundError) as error:
             line.start(request(), "visitor-3")
+        line.stop(first)
     assert error.value.code == "line_full"
 
 

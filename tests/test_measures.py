@@ -37,9 +37,9 @@ def about(lanes: int = 1, models: tuple[str, ...] = ("toy",), per_token: int | N
 
 
 def step(number: int, seconds: float, tokens: int = 1, **more: float) -> StepTimed:
-    parts = {"forward": 0.0, "processors": 0.0, "warpers": 0.0, "select": 0.0, "cache": 0.0, "other": 0.0, "recording": 0.0, **more}
-    memory = {"rows": int(parts.pop("rows", 1)), "cache_length": int(parts.pop("length", 3)), "cache_bytes": int(parts.pop("nbytes", 30))}
-    return StepTimed(step=number, tokens=tokens, seconds=seconds, at=0.0, lane_seconds=0.0, **parts, **memory)
+    memory = {"rows": int(more.pop("rows", 1)), "cache_length": int(more.pop("length", 3)), "cache_bytes": int(more.pop("nbytes", 30))}
+    recording = more.pop("recording", 0.0)
+    return StepTimed(step=number, tokens=tokens, seconds=seconds, parts=more, recording=recording, at=0.0, lane_seconds=0.0, **memory)
 
 
 def chosen(position: int, token: int = 0) -> TokenChosen:

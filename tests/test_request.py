@@ -91,7 +91,8 @@ def test_top_k_zero_and_minus_one_are_off(off: int) -> None:
     ({"prompt": "x", "lanes": [{"stop": [""]}]}, "stop_range"), ({"prompt": "x", "lanes": [{"stop": ["\udfff"]}]}, "stop_range"),
     ({"prompt": "x", "lanes": [{"stop": ["a"] * 9}]}, "stop_range"),
     ({"prompt": "x", "lanes": [{"defaults": "maybe"}]}, "knob_range"), ({"prompt": "x", "lanes": [{}], "align": "yes"}, "request_broken"),
-    ({"prompt": "x", "lanes": ["greedy"]}, "lane_broken"), ({"prompt": {"text": "x", "chat": 1.5}, "lanes": [{}]}, "request_broken"),
+    ({"prompt": "x", "lanes": ["greedy"]}, "lane_broken"),
+    ({"prompt": "x", "lanes": [{"name": "\ud800"}]}, "lane_broken"), ({"prompt": {"text": "x", "chat": 1.5}, "lanes": [{}]}, "request_broken"),
 ])  # fmt: skip
 def test_a_broken_request_is_refused_by_name(raw: Any, code: str) -> None:
     with pytest.raises(PlaygroundError) as error:

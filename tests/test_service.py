@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import statistics
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from playground.errors import PlaygroundError
+from playground.figures import get_figure
+from playground.measures import Quantity
 from playground.request import Limits
 from playground.trace import TokenChosen, Trace
+from playground.ui.packets import MOST_EVENTS, numbers_json, payloads_of
 from playground.ui.service import Service
 from tests.tiny_folder import tiny_folder
 
@@ -84,18 +90,42 @@ def test_a_dropped_stream_goes_on_from_its_sequence_number(service: Service) -> 
 
 
 def test_the_packet_at_token_400_is_as_small_as_at_token_40(service: Service) -> None:
+    """Whole packets, told token by token: what a viewer gets who asks again after every event."""
     run = started(service, asked({"strategy": "sample", "max_new_tokens": 450, "knobs": {"min_new_tokens": 450, "temperature": 0.9}}))
-    sizes: dict[int, float] = {}
-    last_number = None
-    for text in service.follow(run, 0, "tab-sizes"):
-        packet = json.loads(text)
-        positions = [payload["p"] for _, kind, payload in packet["events"] if kind == "token"]
-        if positions and packet["n"] != last_number and packet["about"] is None:
-            sizes |= {position: len(text) / len(positions) for position in positions}
-        last_number = packet["n"]
-    early = [sizes[position] for position in range(25, 75) if position in sizes]
-    late = [sizes[position] for position in range(375, 425) if position in sizes]
-    assert sum(late) / len(late) <= 1.3 * sum(early) / len(early)
+    collect(packets(service, run))
+    whole = service.line.get(run)
+    payloads = payloads_of(whole)
+    sizes: dict[int, list[int]] = {40: [], 400: []}
+    told: dict[tuple[str, str], Quantity] = {}
+    for end, (_, event) in enumerate(whole.events, start=1):
+        if isinstance(event, TokenChosen):
+            numbers = numbers_json(payloads.numbers, told)
+            size = len(json.dumps([payloads.encoded[end - 1 : end + 1], numbers]).encode())
+            for centre, found in sizes.items():
+                if abs(event.position - centre) <= 25:
+                    found.append(size)
+    assert statistics.median(sizes[400]) <= 1.3 * statistics.median(sizes[40])
+
+
+def test_the_end_is_told_only_with_the_last_event(service: Service) -> None:
+    """A page stops listening at "done": after a reload of a long finished run it must have heard everything."""
+    lanes = [{"strategy": "sample", "max_new_tokens": 200, "knobs": {"min_new_tokens": 200}}] * 3
+    run = started(service, asked(*lanes))
+    collect(packets(service, run))
+    whole = service.line.get(run)
+    assert len(whole.events) > 1.5 * MOST_EVENTS
+    for packet in packets(service, run, session="a reload"):
+        ended = packet["state"]["phase"] in ("done", "failed")
+        assert ended == (packet["seq"] == len(whole.events))
+
+
+def test_a_forgotten_run_leaves_memory(service: Service) -> None:
+    run = started(service, asked({"max_new_tokens": 3}))
+    collect(packets(service, run))
+    kept = weakref.ref(service.line.get(run))
+    del service.line._kept[run]
+    gc.collect()
+    assert kept() is None
 
 
 def test_closing_the_stream_frees_the_worker(service: Service) -> None:
@@ -195,7 +225,7 @@ def test_looking_up_any_token_agrees_with_the_record(service: Service) -> None:
     assert service.lookup(run, 0, 7, "ab")["error"]["code"] == "token_unclear"
 
 
-@pytest.mark.parametrize("hostile", [None, 0, -1, 10**30, "x", "${1}", [], {}, [[]], {"run": None}, True, 1.5, "a" * 10_000])
+@pytest.mark.parametrize("hostile", [None, 0, -1, 10**30, "x", "${1}", "#²", "\ud800", [], {}, [[]], {"run": None}, True, 1.5, "a" * 10_000])
 def test_hostile_values_get_an_error_and_break_nothing(service: Service, hostile: Any) -> None:
     run = started(service, asked({"max_new_tokens": 2}))
     collect(packets(service, run))
@@ -203,7 +233,7 @@ def test_hostile_values_get_an_error_and_break_nothing(service: Service, hostile
         service.start(hostile, VISITOR), service.start(asked(), hostile), service.prepare(hostile), service.control(hostile, "stop", VISITOR),
         service.control(run, hostile, VISITOR), service.figure(hostile, "pipeline", 0, 0, {}), service.figure(run, hostile, 0, 0, {}),
         service.step(run, hostile, 0), service.step(run, 0, hostile), service.lookup(run, 0, 0, hostile), service.record(hostile),
-        service.trace(hostile),
+        service.trace(hostile), service.set_device("cpu", hostile), service.set_device(hostile, "auto"),
     ]  # fmt: skip
     assert all(isinstance(answer, dict) for answer in answers)
     assert "error" in answers[0] and "error" in answers[3] and "error" in answers[4] and "error" in answers[6] and "error" in answers[10]
@@ -216,10 +246,34 @@ def test_hostile_values_get_an_error_and_break_nothing(service: Service, hostile
 def test_every_figure_draws_every_lane(service: Service) -> None:
     run = started(service, asked())
     collect(packets(service, run))
+    kinds = {type(event) for _, event in service.line.get(run).events}
     for figure in service.declarations()["figures"]:
         for lane in (0, 1):
             answer = service.figure(run, figure["name"], lane, None, {"theme": "dark", "language": "zh", "narrow": True})
-            assert answer["figure"]["data"] and answer["text"]["zh"], (figure["name"], answer)
+            has_needs = get_figure(figure["name"]).needs <= kinds  # on the CPU no GPU is sampled
+            assert bool(answer["figure"]["data"]) == has_needs and answer["text"]["zh"], (figure["name"], answer)
+
+
+def test_looking_up_does_not_disturb_a_run(service: Service) -> None:
+    run = started(service, asked({"strategy": "sample", "max_new_tokens": 450, "knobs": {"min_new_tokens": 450, "top_k": 4}}))
+    stream = packets(service, run)
+    while service.line.get(run).tokens < 5:
+        next(stream)
+    step = service.step(run, 0, 2)
+    known = step["candidates"][3]
+    found = service.lookup(run, 0, 2, f"#{known['id']}")
+    assert found["raw"] == {"p": known["raw"], "rank": 3}
+    recorded = {candidate["id"] for candidate in step["candidates"]}
+    other = next(token for token in range(256) if token not in recorded)
+    assert service.lookup(run, 0, 2, f"#{other}")["error"]["code"] == "busy"
+    service.control(run, "stop", VISITOR)
+    collect(stream)
+    assert service.lookup(run, 0, 2, f"#{other}")["raw"]["rank"] >= 50
+
+
+def test_a_note_about_the_prompt_reaches_the_page(service: Service) -> None:
+    hostile = asked({"max_new_tokens": 1}) | {"prompt": {"text": "say <|end|> now", "chat": True}}
+    assert any("<|end|>" in note["en"] or "special" in note["en"] for note in service.prepare(hostile)["lanes"][0]["notes"])
 
 
 def test_a_program_gets_the_record(service: Service) -> None:

@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 from playground.engine.knobs import MOST_ENTRIES, Knob, cast, checked, knobs_of
-from playground.engine.stages import Context, Stage, knob_owners, stage_knobs, stages
+from playground.engine.stages import Context, Stage, knob_owners, stages
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.request import ORDERS, TRANSFORMERS_ORDER, VLLM_ORDER, Lane, effective_stages
 from tests.toys import EOS, FAMILIES, ToyVocabulary, tiny_model
@@ -24,6 +24,10 @@ from tests.toys import EOS, FAMILIES, ToyVocabulary, tiny_model
 PROMPT = (5, 6, 7, 8, 5, 6, 7, 8, 5, 6)
 NEW = 8
 COMMON = {"temperature", "top_k", "top_p", "min_p", "repetition", "no_repeat_ngram"}
+
+
+def stage_knobs() -> dict[str, Knob]:
+    return {name: declared for stage in stages.all().values() for name, declared in knobs_of(stage).items()}
 
 
 @pytest.fixture(autouse=True, scope="module")

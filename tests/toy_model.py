@@ -65,6 +65,9 @@ class ToyModel:
     def select_rows(self, rows: Sequence[int]) -> None:
         self._rows = [list(self._rows[row]) for row in rows]
 
+    def reserve(self, tokens: int) -> None:
+        pass
+
     def fork(self) -> ToyModel:
         return ToyModel(self.vocabulary_size, table=self.table, rows=copy.deepcopy(self._rows))
 

@@ -42,8 +42,11 @@ class FreeCores:
         clock: Callable[[], float] = time.monotonic,
         everyone: Callable[[], float] = system_busy_seconds,
         own: Callable[[], float] = own_busy_seconds,
+        machine: int | None = None,
     ) -> None:
         self._cores, self._clock, self._everyone, self._own = cores, clock, everyone, own
+        #: Cores of the machine that are not ours (a container's neighbours): others may be busy there.
+        self._elsewhere = max(0, (machine or psutil.cpu_count() or cores) - cores)
         self._free = cores
         self._last = (clock(), everyone(), own())
 
@@ -54,7 +57,7 @@ class FreeCores:
         if elapsed >= LOOK:
             everyone, own = self._everyone(), self._own()
             others = max(0.0, (everyone - self._last[1]) - (own - self._last[2])) / elapsed
-            self._free = max(1, self._cores - math.ceil(max(0.0, others - IN_THE_WAY)))
+            self._free = max(1, self._cores - math.ceil(max(0.0, others - self._elsewhere - IN_THE_WAY)))
             self._last = (now, everyone, own)
         return self._free
 

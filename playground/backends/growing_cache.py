@@ -30,14 +30,20 @@ class GrowingLayer(DynamicLayer):
             self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
             self.is_initialized = True
         length, more = self.keys.shape[-2], key_states.shape[-2]
-        if not self._fits(length + more):
-            self._room = (_moved(self.keys, more), _moved(self.values, more))
+        self.reserve(more)
         assert self._room is not None
         keys, values = self._room
         keys[..., length : length + more, :] = key_states
         values[..., length : length + more, :] = value_states
         self.keys, self.values = keys[..., : length + more, :], values[..., : length + more, :]
         return self.keys, self.values
+
+    def reserve(self, more: int) -> None:
+        """Have a buffer of one's own with room for `more` tokens."""
+        if self.is_initialized and not self._fits(self.keys.shape[-2] + more):
+            self._room = (_moved(self.keys, more), _moved(self.values, more))
+            length = self.keys.shape[-2]
+            self.keys, self.values = self._room[0][..., :length, :], self._room[1][..., :length, :]
 
     def _fits(self, length: int) -> bool:
         if self._room is None:

@@ -42,7 +42,7 @@ def devices_here() -> tuple[str, ...]:
 def choose_device(asked: str = "auto") -> torch.device:
     """Where a model runs: CUDA if there is one, else Apple's MPS, else the CPU; raises `BadValue` for what isn't here."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if asked not in DEVICES:
+    if not isinstance(asked, str) or asked not in DEVICES:
         raise BadValue(
             "knob_range",
             Text("device must be {choices}, got {value}.", "device 必须是 {choices}，而给出的是 {value}。"),
@@ -64,7 +64,7 @@ def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
     """
     if asked == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
-    if asked not in DTYPES:
+    if not isinstance(asked, str) or asked not in DTYPES:
         raise BadValue(
             "knob_range",
             Text("dtype must be {choices}, got {value}.", "dtype 必须是 {choices}，而给出的是 {value}。"),

@@ -6,15 +6,18 @@ import copy
 import datetime
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import psutil
 import torch
 import transformers
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
@@ -38,6 +41,14 @@ FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 LAYER_LISTS = ("layers", "h", "blocks")
 
 
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
 class TransformersModel:
     """One lane's view of a loaded transformers model: shared weights, its own KV cache."""
 
@@ -56,13 +67,19 @@ class TransformersModel:
 
     @property
     def rows(self) -> int:
-        keys = self.cache.layers[0].keys if self.cache.layers else None
-        return 1 if keys is None or keys.dim() < 4 else int(keys.shape[0])
+        tensor = next(self._held(), None)
+        return 1 if tensor is None else int(tensor.shape[0])
 
     @property
     def cache_bytes(self) -> int:
-        tensors = (tensor for layer in self.cache.layers for tensor in (layer.keys, layer.values))
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        """What the tokens take; a growing layer's spare room behind them is not counted."""
+        return sum(tensor.nbytes for tensor in self._held())
+
+    def _held(self) -> Iterator[Tensor]:
+        """The tensors of the cache: keys and values, or whatever else a layer keeps (recurrent states)."""
+        for layer in self.cache.layers:
+            values = [layer.keys, layer.values] if isinstance(layer, DynamicLayer) else _flat(vars(layer).values())
+            yield from (value for value in values if isinstance(value, Tensor) and value.numel())
 
     def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
         if self.device.type == "cpu":
@@ -70,6 +87,8 @@ class TransformersModel:
         # One token at a time is bound by reading the weights; more of them are an ordinary matrix product.
         spread = self.linears.active() if self.linears is not None and tokens.numel() == 1 else nullcontext()
         with spread:
+            if hidden and max(hidden) >= self.config.num_hidden_layers:
+                raise ValueError("the last layer's hidden states are already behind the final norm: take the logits")
             output = self.weights(tokens, cache=self.cache, use_cache=True, logits_to_keep=keep, output_hidden_states=bool(hidden))
         logits = output.logits.float()  # [B, keep, V]
         if hidden:
@@ -98,6 +117,11 @@ class TransformersModel:
         index = torch.tensor(rows, dtype=torch.long, device=self.device)
         for layer in self.cache.layers:
             layer.batch_select_indices(index)
+
+    def reserve(self, tokens: int) -> None:
+        for layer in self.cache.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.reserve(tokens)
 
     def fork(self) -> TransformersModel:
         """Copies the layer objects, not their tensors, where a layer can share them until either side appends."""
@@ -128,6 +152,10 @@ class PreparedLane:
     about: LaneAbout
 
 
+#: Loaded models that have written a token: the first run after loading is a warm-up.
+_has_run: WeakSet[LoadedModel] = WeakSet()
+
+
 @dataclass
 class Comparison:
     """A request made ready to run: iterate to run it, one list of events per step."""
@@ -150,6 +178,7 @@ class Comparison:
                 for name in self._name(self.lanes[lane], (event.token, *(event.view.ids if event.view else ())), named)
             ]
             yield [*names, *events]
+            _has_run.update(self.lanes[lane].loaded for lane, event in events if lane is not None and isinstance(event, TokenChosen))
 
     def _steps(self) -> Iterable[list[LaneEvent]]:
         """The race's steps, with samples of the GPU between them where there is one."""
@@ -169,9 +198,12 @@ class Comparison:
     def stop(self) -> None:
         self.race.stop()
 
-    def one_round(self) -> int:
+    def one_round(self) -> None:
         self.race.one_round()
-        return len(self.race.waiting())
+
+    @property
+    def owed(self) -> int:
+        return self.race.owed
 
 
 def token_name(vocabulary: Any, token: int) -> TokenName:
@@ -204,7 +236,7 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
         eos=loaded.eos_ids,
         prompt_ids=tuple(rendered.ids),
         rendered=rendered.text,
-        notes=tuple(note.to_json() for note in lane.notes),
+        notes=tuple(note.to_json() for note in (*lane.notes, *rendered.notes)),
     )
     return PreparedLane(lane, loaded, rendered, about)
 
@@ -216,7 +248,7 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
     context = Context(
         prompt=ids,
         eos=loaded.eos_ids,
-        max_new_tokens=lane.max_new_tokens,
+        max_new_tokens=min(lane.max_new_tokens, model.context - len(ids)) if model.context is not None else lane.max_new_tokens,
         vocabulary=loaded.vocabulary,
         device=model.device,
     )
@@ -238,7 +270,7 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
     )
 
 
-def prepare(request: Request, load: Callable[[str | None], LoadedModel], record: bool = True, warm: bool = True) -> Comparison:
+def prepare(request: Request, load: Callable[[str | None], LoadedModel], record: bool = True) -> Comparison:
     """Load what the lanes need, bind everything, and build the race; nothing runs yet.
 
     `load` gives the loaded model of a catalog id (None: the default). Errors of a lane carry its
@@ -260,7 +292,7 @@ def prepare(request: Request, load: Callable[[str | None], LoadedModel], record:
         versions=versions(),
         machine=machine(tasks[0].model.device),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        warm=warm,
+        warm=all(entry.loaded in _has_run for entry in prepared),
     )
     runners = [Runner(index, task, lane.strategy) for index, (task, lane) in enumerate(zip(tasks, request.lanes, strict=True))]
     race = Race(runners, share_prompt=request.share_prompt, align=request.align, memory=memory_in_use(tasks[0].model.device))
@@ -274,7 +306,8 @@ def model_about(loaded: LoadedModel) -> ModelAbout:
     layers = getattr(config, "num_hidden_layers", 0)
     width = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads if heads else None)
     item = torch.finfo(loaded.model.dtype).bits // 8
-    per_token = 2 * layers * heads * width * item if heads and width else None
+    plain = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())  # sliding windows and states grow otherwise
+    per_token = 2 * layers * heads * width * item if heads and width and plain else None
     formula = f"2 (K, V) × {layers} layers × {heads} KV heads × {width} × {item} bytes" if per_token else None
     parameters = list(loaded.model.parameters())
     return ModelAbout(
@@ -313,8 +346,9 @@ def machine(device: torch.device) -> str:
 
 
 def memory_in_use(device: torch.device) -> Callable[[], int | None]:
-    """Reads the memory in use: the device's allocator on CUDA, else the resident set of this process."""
+    """Reads how much this process holds: the CUDA allocator's peak since now, else the resident set."""
     if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
         return lambda: torch.cuda.max_memory_allocated(device)
     process = psutil.Process()
     return lambda: process.memory_info().rss
@@ -351,7 +385,8 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
         record = scored.records[0]
         assert record is not None
         raw, final = record.raw, record.final
-        removed_by = next((name for name, scores in record.stages if float(scores[token]) == float("-inf")), None)
+        gone = float(final[token]) == float("-inf")
+        removed_by = next((name for name, scores in record.stages if gone and float(scores[token]) == float("-inf")), None)
         return Looked(
             token=token,
             raw_probability=float(distribution_numbers(raw)[1][token]),
@@ -364,7 +399,7 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
 
 def _one_token(vocabulary: Any, text: str) -> int:
     """The token that a visitor means: "#123" by id, else a text that is exactly one token."""
-    if text.startswith("#") and text[1:].isdigit() and len(text) <= 10:
+    if re.fullmatch(r"#[0-9]{1,9}", text):
         token = int(text[1:])
         if token < vocabulary.size:
             return token

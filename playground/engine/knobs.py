@@ -11,6 +11,7 @@ import importlib
 import math
 import pkgutil
 import re
+import threading
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -203,6 +204,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._classes: dict[str, T] = {}
         self._folder: ModuleType | None = None
+        self._importing = threading.RLock()
 
     def folder(self, package: ModuleType) -> None:
         """Name the package whose files register themselves when they are imported."""
@@ -215,9 +217,12 @@ class Registry(Generic[T]):
         return declaration
 
     def all(self) -> dict[str, T]:
-        if self._folder is not None:
-            for module in pkgutil.iter_modules(self._folder.__path__):
-                importlib.import_module(f"{self._folder.__name__}.{module.name}")
+        """Every class by name; the first call imports the folder that holds them."""
+        with self._importing:
+            if self._folder is not None:
+                for module in pkgutil.iter_modules(self._folder.__path__):
+                    importlib.import_module(f"{self._folder.__name__}.{module.name}")
+                self._folder = None
         return dict(self._classes)
 
     def get(self, name: str) -> T:

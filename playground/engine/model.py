@@ -69,6 +69,10 @@ class LanguageModel(Protocol):
         """Make the cache's rows the given ones, in that order; a row may be repeated (beams)."""
         ...
 
+    def reserve(self, tokens: int) -> None:
+        """Make room in the cache for so many more tokens now, so that no step pays for it."""
+        ...
+
     def fork(self) -> LanguageModel:
         """The same weights with a copy of this cache: what either appends, the other doesn't see."""
         ...

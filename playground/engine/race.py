@@ -13,8 +13,12 @@ from torch import Tensor
 from playground.engine.model import LanguageModel
 from playground.engine.strategies import Steps, Strategy
 from playground.engine.task import Task
-from playground.errors import PlaygroundError
+from playground.errors import PlaygroundError, Text
 from playground.trace import Finished, LaneEvent, PromptRead, StepTimed, TokenChosen
+
+OUT_OF_MEMORY = Text(
+    "The device ran out of memory: use fewer lanes, a shorter prompt or a smaller model.", "设备内存不足：请减少通道、缩短提示词或换用更小的模型。"
+)
 
 
 @dataclass
@@ -47,7 +51,7 @@ class Race:
     memory: Callable[[], int | None] = lambda: None
     started: float = field(default_factory=time.perf_counter)
     #: Lanes that are still owed a step of the round that `one_round` began.
-    round: list[int] = field(default_factory=list)
+    _owed: list[int] = field(default_factory=list)
     _cancelled: bool = False
 
     def stop(self) -> None:
@@ -57,7 +61,7 @@ class Race:
     def __iter__(self) -> Iterator[list[LaneEvent]]:
         if self.share_prompt:
             yield from self._read_shared_prompts()
-        for runner in self.runners:
+        for runner in self.waiting():
             runner.steps = runner.strategy.run(runner.task)
         while waiting := self.waiting():
             if self._cancelled:
@@ -70,15 +74,18 @@ class Race:
         return [runner for runner in self.runners if not runner.done]
 
     def one_round(self) -> None:
-        """Let every lane that has not ended take exactly one step next (the visitor's "step")."""
-        self.round = [runner.lane for runner in self.waiting()]
+        """Owe every lane that has not ended exactly one step (the visitor's "step")."""
+        self._owed = [runner.lane for runner in self.waiting()]
+
+    @property
+    def owed(self) -> int:
+        """How many lanes still have to make their step of the round."""
+        return len(self._owed)
 
     def _next(self, waiting: list[Runner]) -> Runner:
-        for runner in waiting:
-            if runner.lane in self.round:
-                self.round.remove(runner.lane)
-                return runner
-        return min(waiting, key=lambda runner: (runner.step if self.align else runner.seconds, runner.lane))
+        """Whoever is owed a step; else the lane that has used the least time, or made the fewest steps."""
+        owed = [runner for runner in waiting if runner.lane in self._owed]
+        return owed[0] if owed else min(waiting, key=lambda runner: (runner.step if self.align else runner.seconds, runner.lane))
 
     def _at(self) -> float:
         return time.perf_counter() - self.started
@@ -89,26 +96,31 @@ class Race:
         for runner in self.runners:
             groups.setdefault((id(runner.task.model.weights), runner.task.prompt), []).append(runner)
         for group in groups.values():
-            reader = replace(group[0].task, model=group[0].task.model.fork())
-            reading = reader.read_prompt()
-            while not self._cancelled:
-                started = time.perf_counter()
-                try:
-                    with torch.inference_mode():
-                        (event,) = next(reading)
-                except StopIteration as end:
-                    yield self._hand_out(group, reader.model, end.value)
-                    break
-                seconds = time.perf_counter() - started
-                reader.clock.lap()
-                assert isinstance(event, PromptRead)
-                yield [(None, replace(event, seconds=seconds, shared=True))]
+            yield from self._read_for(group)
+
+    def _read_for(self, group: list[Runner]) -> Iterator[list[LaneEvent]]:
+        reader = replace(group[0].task, model=group[0].task.model.fork())
+        reading = reader.read_prompt()
+        while not self._cancelled:
+            started = time.perf_counter()
+            try:
+                with torch.inference_mode():
+                    (event,) = next(reading)
+            except StopIteration as end:
+                yield self._hand_out(group, reader.model, end.value)
+                return
+            except Exception as error:
+                yield [self._failed(runner, error) for runner in group]
+                return
+            reader.clock.lap()  # on CUDA this is where the host waits for the piece to be done
+            yield [(None, replace(event, seconds=time.perf_counter() - started, shared=True))]
 
     def _hand_out(self, group: list[Runner], model: LanguageModel, logits: Tensor) -> list[LaneEvent]:
         events: list[LaneEvent] = []
         for runner in group:
             started = time.perf_counter()
             runner.task.model, runner.task.prompt_logits = model.fork(), logits
+            runner.task.model.reserve(1)  # copies now, so that the lane's first forward doesn't pay for it
             total = len(runner.task.prompt)
             copied = PromptRead(total, total, time.perf_counter() - started, runner.task.model.cache_bytes, reused=True)
             events.append((runner.lane, copied))
@@ -121,15 +133,12 @@ class Race:
         try:
             with torch.inference_mode():  # entered per step: a generator must not hold it while it sleeps
                 events = next(runner.steps, None)  # type: ignore[arg-type]
-        except PlaygroundError as error:
-            return [self._finish(runner, "error", error.code, message=error.text.to_json())]
-        except torch.cuda.OutOfMemoryError:
-            return [self._finish(runner, "error", "out_of_memory", message={"en": "The device ran out of memory.", "zh": "设备内存不足。"})]
-        wall = time.perf_counter() - started
-        parts = task.clock.lap()
-        recording = parts.pop("recording", 0.0)
-        seconds = max(wall - recording, 0.0)
+        except Exception as error:
+            return [self._failed(runner, error)]
         assert events is not None, "a strategy ran out of steps without saying why"
+        parts: dict[str, float] = dict(task.clock.lap())
+        recording = parts.pop("recording", 0.0)
+        seconds = max(time.perf_counter() - started - recording, 0.0)
         runner.seconds += seconds
         reads = [event for event in events if isinstance(event, PromptRead)]
         if reads:
@@ -139,12 +148,7 @@ class Race:
             step=runner.step,
             tokens=sum(isinstance(event, TokenChosen) for event in events),
             seconds=seconds,
-            forward=parts.get("forward", 0.0),
-            processors=parts.get("processors", 0.0),
-            warpers=parts.get("warpers", 0.0),
-            select=parts.get("select", 0.0),
-            cache=parts.get("cache", 0.0),
-            other=max(seconds - sum(parts.values()), 0.0),
+            parts={**parts, "other": max(seconds - sum(parts.values()), 0.0)},
             recording=recording,
             at=self._at(),
             lane_seconds=runner.seconds,
@@ -154,14 +158,26 @@ class Race:
             peak_memory=runner.peak_memory,
         )
         runner.step += 1
+        self._owed = [lane for lane in self._owed if lane != runner.lane]
         told: list[LaneEvent] = [*((runner.lane, event) for event in events), (runner.lane, timed)]
         if task.ending is not None:
             told.append(self._finish(runner, task.ending.reason, task.ending.detail, cut=task.ending.cut))
         return told
+
+    def _failed(self, runner: Runner, error: Exception) -> LaneEvent:
+        """End a lane by what a visitor can understand; anything else is a bug and is raised again."""
+        if isinstance(error, PlaygroundError):
+            return self._finish(runner, "error", error.code, message=error.text.to_json())
+        if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+            return self._finish(runner, "error", "out_of_memory", message=OUT_OF_MEMORY.to_json())
+        raise error
 
     def _finish(self, runner: Runner, reason: Any, detail: str, cut: int | None = None, message: dict[str, str] | None = None) -> LaneEvent:
         """The lane leaves the race and gives its cache back."""
         runner.done = True
         if runner.steps is not None:
             runner.steps.close()
+        runner.steps = None
+        runner.task = None  # type: ignore[assignment]  # with it go its KV cache and the prompt's logits
+        self._owed = [lane for lane in self._owed if lane != runner.lane]
         return runner.lane, Finished(reason, detail, at=self._at(), cut=cut, message=message)

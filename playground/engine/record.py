@@ -110,8 +110,8 @@ class PendingView:
 
 
 def _score(score: float) -> float | None:
-    """A float32 score with the seven digits that it has: half the size of its float64 expansion in a file."""
-    return None if score == -float("inf") else float(f"{score:.7g}")
+    """A float32 score with the nine digits that bring it back exactly: half its float64 expansion in a file."""
+    return None if score == -float("inf") else float(f"{score:.9g}")
 
 
 def pend_view(record: StepRecord, token: Tensor, packed: Packed) -> PendingView:

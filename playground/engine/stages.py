@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -37,7 +38,7 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from playground.engine.knobs import Biases, Knob, Registry, TokenSequences, knob, knobs_of
+from playground.engine.knobs import Biases, Registry, TokenSequences, knob, knobs_of
 from playground.engine.model import Vocabulary
 from playground.errors import BadValue, Text
 
@@ -105,13 +106,10 @@ class Stage:
         raise NotImplementedError
 
 
+@cache
 def knob_owners() -> dict[str, type[Stage]]:
     """Which stage each knob belongs to; knob names are unique across stages."""
     return {name: stage for stage in stages.all().values() for name in knobs_of(stage)}
-
-
-def stage_knobs() -> dict[str, Knob]:
-    return {name: declared for stage in stages.all().values() for name, declared in knobs_of(stage).items()}
 
 
 # --- what stages need of a vocabulary --------------------------------------------------------

@@ -49,6 +49,7 @@ class Scored:
     """Scores of `[B, V]` after the stages, with what each stage left on the way."""
 
     scores: Tensor
+    raw: Tensor  # [B, V] before the first stage
     records: tuple[StepRecord | None, ...]
 
     def probabilities(self) -> Tensor:
@@ -138,6 +139,7 @@ class Task:
         wanted = set(range(len(rows)) if views is None else views) if self.record else set()
         return Scored(
             scores=scores,
+            raw=raw,
             records=tuple(StepRecord(raw[b], tuple((name, after[b]) for name, after in taken)) if b in wanted else None for b in range(len(rows))),
         )
 
@@ -163,7 +165,7 @@ class Task:
         final = scored.scores[b]
         packed = Packed()
         with self.clock.part("recording"), one_thread(final.device):
-            raw = record.raw if record is not None else final
+            raw = scored.raw[b]
             numbers = packed.put(torch.stack([token, (final > final[token]).sum(), (raw > raw[token]).sum()]))
             logs = packed.put(torch.stack([final[token] - final.logsumexp(0), raw[token] - raw.logsumexp(0)]))
             interval = packed.put(torch.stack([drawn.low, drawn.high])) if drawn is not None else None
@@ -187,7 +189,7 @@ class Task:
     def _no_distribution(self, scored: Scored, b: int) -> PlaygroundError:
         """What to tell when no token can be chosen: a NaN from the model, or stages that removed everything."""
         record = scored.records[b]
-        steps = [("model", record.raw), *record.stages] if record is not None else [("model", scored.scores[b])]
+        steps = [("model", scored.raw[b]), *(record.stages if record is not None else [("the stages", scored.scores[b])])]
         for name, scores in steps:
             if bool(scores.isnan().any()) or bool((scores == float("inf")).any()):
                 return PlaygroundError(

@@ -36,7 +36,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         data.append(
             {
                 "type": "bar", "name": f"{look.say(PART_LABELS[name])} {shares[name]}", "x": numbers,
-                "y": [rounded(getattr(step, name) * 1e3) for step in steps], "hovertemplate": "%{x}: %{y} ms",
+                "y": [rounded(step.parts.get(name, 0.0) * 1e3) for step in steps], "hovertemplate": "%{x}: %{y} ms",
                 "marker": {"color": colour, "line": {"width": 0}, "pattern": _pattern(pattern, colour, colours.surface)},
             }
         )  # fmt: skip

@@ -32,7 +32,7 @@ _TPOT = Text("TPOT", "每词元时间")
 _SPEED = Text("tokens/s", "词元/秒")
 _TOKENS = Text("tokens", "词元数")
 _KV = Text("KV cache", "KV 缓存")
-_PEAK = Text("peak memory", "峰值内存")
+_PEAK = Text("peak memory of the whole process", "整个进程的峰值内存")
 _STOP = Text("stopped by", "停止原因")
 
 OWN_E2E = "Σ prompt pieces + Σ steps"

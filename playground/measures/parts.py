@@ -42,7 +42,7 @@ def lane_parts(trace: Trace, lane: int) -> tuple[Part, ...]:
     whole = sum(step.seconds for step in steps)
     parts = []
     for name in (*PARTS, "recording"):
-        seconds = [getattr(step, name) for step in steps]
+        seconds = [step.recording if name == "recording" else step.parts.get(name, 0.0) for step in steps]
         label = PART_LABELS[name]
         over = "Σ recording / Σ step seconds (not part of them)" if name == "recording" else f"Σ {name} / Σ step seconds"
         parts.append(

@@ -26,7 +26,8 @@ def rows(trace: Trace) -> list[list[str]]:
         table.append(
             [
                 lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0),
-                _number(numbers["e2e"], 1, 2), ttft, _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1),
+                _number(numbers["e2e"], 1, 2) + (" + prompt" if shared else ""), ttft,
+                _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1),
                 _number(numbers["tokens_per_second"], 1, 1), _number(numbers["kv_bytes"], 1e-6, 2),
                 stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
             ]

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from playground.engine.strategies import strategies
 from playground.line import Line, Run
 from playground.measures import Quantity
 from playground.measures.distribution import distributions
 from playground.measures.latency import RaceMeter
+from playground.measures.parts import PARTS
 from playground.measures.text import TextJoiner, display_name
 from playground.trace import DeviceSampled, Event, Finished, LaneEvent, PromptRead, StepTimed, StepView, TokenChosen, TokenName, TokensNamed
 
@@ -80,7 +80,7 @@ class Payloads:
             assert lane is not None
             return "token", self._token(lane, event)
         if isinstance(event, StepTimed):
-            parts = [event.forward, event.processors, event.warpers, event.select, event.cache, event.other]
+            parts = [event.parts.get(name, 0.0) for name in PARTS]
             return "step", {
                 "n": event.step, "tokens": event.tokens, "s": rounded(event.seconds, 4), "parts": [rounded(part, 3) for part in parts],
                 "rec": rounded(event.recording, 3), "ls": rounded(event.lane_seconds, 6), "kv": event.cache_bytes, "len": event.cache_length,
@@ -144,13 +144,12 @@ def _short(value: float | int | str | None) -> float | int | str | None:
     return rounded(value, 5) if isinstance(value, float) else value
 
 
-_payloads: WeakKeyDictionary[Run, Payloads] = WeakKeyDictionary()
-_payloads_lock = threading.Lock()
-
-
 def payloads_of(run: Run) -> Payloads:
-    with _payloads_lock:
-        return _payloads.setdefault(run, Payloads(run))
+    """The run's payloads, kept with it and forgotten with it."""
+    with run.changed:
+        if run.payloads is None:
+            run.payloads = Payloads(run)
+    return run.payloads
 
 
 def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Iterator[str]:
@@ -169,15 +168,18 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
             if packet:
                 line.wait(run, seq, version, 2 * TICK)
             with run.changed:
-                count, seen, ended = min(len(run.events), seq + MOST_EVENTS), run.version, run.ended
-                last = ended and count == len(run.events)
+                count, seen = min(len(run.events), seq + MOST_EVENTS), run.version
+                last = run.ended and count == len(run.events)
+                # A page stops listening at the end: it must not hear of it before the last event.
+                phase = "running" if run.ended and not last else run.phase
+                state = {"phase": phase, "text": run.text, "progress": run.progress, "error": run.error, "viewers": run.viewers}
             # The place in the line moves without the run changing: a waiting run is told every time.
             if count > seq or seen != version or not packet or run.phase == "queued":
                 payloads.upto(count)
                 about = about_json(run) if run.about is not None and not about_sent else None
                 about_sent = about_sent or about is not None
                 number += 1
-                packet = _packet(line, run, number, count, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about)
+                packet = _packet(line, run, number, count, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about, state)
                 seq, version = count, seen
             yield packet
             if last:
@@ -185,12 +187,12 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
             time.sleep(max(0.0, TICK - (time.monotonic() - started)))
 
 
-def _packet(line: Line, run: Run, number: int, seq: int, events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None) -> str:
-    state = {
-        "phase": run.phase, "place": line.place(run), "seconds": rounded(line.seconds_until(run), 3), "text": run.text and run.text.to_json(),
-        "progress": run.progress, "error": run.error and run.error.to_json(), "viewers": run.viewers,
-    }  # fmt: skip
-    rest = {"v": 1, "n": number, "run": run.id, "seq": seq, "state": state, "about": about, "numbers": numbers}
+def _packet(
+    line: Line, run: Run, number: int, seq: int, events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None, state: dict[str, Any]
+) -> str:
+    told = {name: value.to_json() if hasattr(value, "to_json") else value for name, value in state.items()}
+    told |= {"place": line.place(run), "seconds": rounded(line.seconds_until(run), 3)}
+    rest = {"v": 1, "n": number, "run": run.id, "seq": seq, "state": told, "about": about, "numbers": numbers}
     return f'{json.dumps(rest, separators=(",", ":"), ensure_ascii=False)[:-1]},"events":[{",".join(filter(None, events))}]}}'
 
 

@@ -5,7 +5,9 @@ No gradio here: the page, the API endpoints and the tests call the same function
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from playground.backends import catalog as models_catalog
 from playground.backends import hub, loading, local
 from playground.backends.progress import Progress, Report
 from playground.engine.knobs import knobs_of
+from playground.engine.record import FINAL_TOP, RAW_TOP
 from playground.engine.stages import stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
@@ -25,8 +28,8 @@ from playground.line import Comparison, Line, Run
 from playground.measures.distribution import distributions
 from playground.measures.text import display_name
 from playground.records.table import COLUMNS, markdown, rows
-from playground.request import ORDERS, Lane, Limits, Request, words_to_raw
-from playground.trace import TokenChosen, Trace
+from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
+from playground.trace import StepView, TokenChosen, TokenName, Trace
 from playground.ui import packets, zerogpu
 
 Answer = dict[str, Any]
@@ -58,7 +61,7 @@ class Service:
         self._loading = threading.Lock()
         self._status: Answer = {"state": "absent", "progress": None, "text": Text("Waiting to load.", "等待加载。").to_json(), "error": None}
         self._followers: dict[str, threading.Event] = {}
-        self._warm: set[str] = set()
+        self._looking_up = threading.Lock()
         self._hub_answers: bool | None = None  # not asked yet
 
     # --- models ------------------------------------------------------------------------------
@@ -126,20 +129,22 @@ class Service:
         loading.choose_dtype(dtype, loading.choose_device(device))  # raises where it can't be
         self.device, self.dtype = device, dtype
         self.catalog.release(set())
-        self._warm.clear()
         self.load_default()
         return self.models()
 
     def _prepare(self, request: Request, tell: Callable[[Text, float | None], None]) -> Comparison:
         """For the line: load what the lanes ask for, free what none does, and build the race."""
         wanted = {models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public).id for lane in request.lanes}
-        with self._loading:
+        while not self._loading.acquire(timeout=0.2):
+            tell(Text(**self._status["text"]), self._status["progress"])  # another load is on; Stop is looked at here
+        try:
+            # First make room, then load: each load is held against the memory that is free.
+            kept = wanted | {models_catalog.DEFAULT}
+            self.catalog.release({model.key for model in self.catalog.loaded() if model.entry.id in kept})
             loaded = {entry: self._load(entry, lambda progress: tell(progress.text, progress.fraction)) for entry in sorted(wanted)}
-            keys = {model.key for model in loaded.values()}
-            self.catalog.release(keys | {model.key for model in self.catalog.loaded() if model.entry.id == models_catalog.DEFAULT})
-        warm = keys <= self._warm
-        self._warm |= keys
-        race = local.prepare(request, lambda model: loaded[models_catalog.resolve(model or models_catalog.DEFAULT, self.public).id], warm=warm)
+        finally:
+            self._loading.release()
+        race = local.prepare(request, lambda model: loaded[models_catalog.resolve(model or models_catalog.DEFAULT, self.public).id])
         if self.gpu is None:
             return race
         # What can't be done has been told by now, before it costs anybody's share of the GPU.
@@ -167,10 +172,7 @@ class Service:
                 for stage in stages.all().values()
             ],
             "orders": ORDERS,
-            "limits": {
-                "lanes": self.limits.lanes, "prompt_characters": self.limits.prompt_characters, "max_new_tokens": self.limits.max_new_tokens,
-                "stop_strings": self.limits.stop_strings,
-            },
+            "limits": dataclasses.asdict(self.limits),
             "presets": [{"label": label.to_json(), "lane": lane} for label, lane in presets.PRESETS],
             "classic": Request.from_json(presets.classic(), self.limits).to_json(),
             "figures": [
@@ -200,6 +202,7 @@ class Service:
             except PlaygroundError as error:
                 lanes[index]["error"] = error.to_json()
                 continue
+            lanes[index]["notes"] = prepared.about.notes
             lanes[index]["stages"] = [
                 {"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in prepared.about.stages
             ]
@@ -217,7 +220,8 @@ class Service:
     def _request_with_lane_errors(self, raw: Any, lanes: list[Answer]) -> Request:
         """Check a request lane by lane, so that one bad lane doesn't hide the others."""
         good: list[Any] = []
-        for lane in raw.get("lanes", []) if isinstance(raw, dict) and isinstance(raw.get("lanes"), list) else []:
+        asked = raw.get("lanes") if isinstance(raw, dict) else None
+        for lane in asked[: self.limits.lanes + 1] if isinstance(asked, list) else []:
             try:
                 Lane.from_json(lane, self.limits)
                 good.append(lane)
@@ -263,6 +267,7 @@ class Service:
     def follow(self, run_id: Any, seq: Any, session: str) -> Iterator[str]:
         """Packets of a run for one page; a page that follows anew gives up its older stream."""
         superseded = threading.Event()
+        session = session or secrets.token_hex(8)
         older, self._followers[session] = self._followers.get(session), superseded
         if older is not None:
             older.set()
@@ -296,8 +301,7 @@ class Service:
         with self.line.watch(run):
             while not run.ended:
                 self.line.wait(run, len(run.events), run.version, 0.5)
-                written = sum(isinstance(event, TokenChosen) for _, event in packets.events_of(run))
-                yield {"state": run.phase, "place": self.line.place(run), "tokens": written}
+                yield {"state": run.phase, "place": self.line.place(run), "tokens": run.tokens}
         if run.error is not None:
             raise run.error
         trace = self._trace(run.id)
@@ -337,7 +341,7 @@ class Service:
         if view is None:
             return answer
         way = distributions(view)
-        removed = {index: stage.stage for stage in reversed(view.stages) for index in stage.masked}
+        removed = removed_by(view)
         return answer | {
             "entropy": view.entropy,
             "alive": view.alive,
@@ -358,16 +362,32 @@ class Service:
         trace = self._trace(run_id)
         lane = _lane(trace, lane)
         chosen = _chosen(trace, lane, position)
-        if not isinstance(text, str) or not 0 < len(text) <= 100:
+        if not isinstance(text, str) or not 0 < len(text) <= 100 or has_half_characters(text):
             raise BadValue("token_unclear", Text("Type one token, or #id.", "请输入一个词元，或 #编号。"))
+        key = trace.about.lanes[lane].model
+        if (recorded := _recorded(chosen, trace.names(key), text)) is not None:
+            return recorded
+        if self.line.busy or not self._looking_up.acquire(blocking=False):
+            raise BadValue(
+                "busy",
+                Text(
+                    "This token was not recorded at this step, and the model is busy: look it up when no run is on, or pause yours.",
+                    "该词元在这一步没有记录，而模型正忙：请在没有运行时查询，或先暂停您的运行。",
+                ),
+            )
+        try:
+            return self._look_up(run, trace, lane, chosen, text)
+        finally:
+            self._looking_up.release()
+
+    def _look_up(self, run: Run, trace: Trace, lane: int, chosen: TokenChosen, text: str) -> Answer:
         before = [event for event in trace.of(lane, TokenChosen) if event.position < chosen.position]
         key = trace.about.lanes[lane].model
         loaded = next((model for model in self.catalog.loaded() if model.key == key), None)
         if loaded is None:
             raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
         prepared = local.prepare_lane(run.request, run.request.lanes[lane], loaded)
-        with self._loading:  # one look-up at a time
-            found = local.look_up(run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
+        found = local.look_up(run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
         return {
             "id": found.token, "text": display_name(local.token_name(loaded.vocabulary, found.token)),
             "raw": {"p": packets.rounded(found.raw_probability), "rank": found.raw_rank},
@@ -387,6 +407,32 @@ class Service:
         if run.about is None:
             raise BadValue("run_not_begun", Text("This run has not begun.", "这个运行还没有开始。"))
         return Trace(run.about, packets.events_of(run))
+
+
+def removed_by(view: StepView) -> dict[int, str]:
+    """Of the candidates that are gone after the last stage, by index: which stage removed each (first)."""
+    final = distributions(view)[-1].probabilities
+    return {index: stage.stage for stage in reversed(view.stages) for index in stage.masked if final[index] == 0.0}
+
+
+def _recorded(chosen: TokenChosen, names: dict[int, TokenName], text: str) -> Answer | None:
+    """A look-up answered from the record, where probability and ranks are known exactly from it; else None."""
+    view = chosen.view
+    if view is None:
+        return None
+    wanted = [index for index, token in enumerate(view.ids) if text == f"#{token}" or names[token].piece == text.encode()]
+    if len(wanted) != 1 or wanted[0] >= RAW_TOP:
+        return None
+    index, way, gone = wanted[0], distributions(view), removed_by(view)
+    final = way[-1].probabilities
+    rank = sum(p > final[index] for p in final)
+    if index not in gone and rank >= FINAL_TOP:
+        return None
+    return {
+        "id": view.ids[index], "text": display_name(names[view.ids[index]]),
+        "raw": {"p": packets.rounded(way[0].probabilities[index]), "rank": sum(p > way[0].probabilities[index] for p in way[0].probabilities)},
+        "final": {"p": packets.rounded(final[index]), "rank": None if index in gone else rank}, "removed_by": gone.get(index),
+    }  # fmt: skip
 
 
 def _visitor(visitor: Any) -> str:

@@ -152,7 +152,7 @@ def stop_latency(service: Service, repeats: int = 5) -> dict[str, Any]:
 
 
 def packet_sizes(service: Service) -> dict[str, Any]:
-    """Bytes of one-token packets around token 40 and around token 400 of one lane."""
+    """Bytes of whole packets that carry one token, around token 40 and around token 400 of one lane."""
     lane = {"strategy": "sample", "knobs": {"temperature": 0.8, "top_k": 50, "min_new_tokens": 430}, "max_new_tokens": 430}
     asked = service.line.start(Request.from_json({"prompt": presets.CLASSIC_PROMPT, "lanes": [lane], "seed": 1}), secrets.token_hex(8))
     sizes: dict[int, list[float]] = {40: [], 400: []}
@@ -160,10 +160,10 @@ def packet_sizes(service: Service) -> dict[str, Any]:
     for text in service.follow(asked.id, 0, secrets.token_hex(8)):
         packet = json.loads(text)
         positions = [payload["p"] for _, kind, payload in packet["events"] if kind == "token"]
-        if packet["n"] != number and positions:
+        if packet["n"] != number and len(positions) == 1 and packet["about"] is None:
             for centre, found in sizes.items():
-                if abs(positions[0] - centre) <= 20:
-                    found.append(len(text) / len(positions))
+                if abs(positions[0] - centre) <= 30:
+                    found.append(len(text.encode()))
         number = packet["n"]
     early, late = statistics.median(sizes[40]), statistics.median(sizes[400])
-    return {"early": early, "late": late, "ratio": late / early}
+    return {"early": early, "late": late, "ratio": late / early, "packets": {str(centre): len(found) for centre, found in sizes.items()}}

@@ -85,10 +85,8 @@ class Gpu:
 
     def _run(self, request: Request) -> Generator[Sent, None, None]:
         """In the GPU process: the whole comparison, one item per step."""
-        asked = {catalog.resolve(lane.model or request.model).id for lane in request.lanes}
-        warm = asked <= set(self._on_gpu)
         try:
-            comparison = local.prepare(request, self._model, warm=warm)
+            comparison = local.prepare(request, self._model)
             yield comparison.about
             yield from comparison
         except PlaygroundError as error:
@@ -177,8 +175,11 @@ class BorrowedRace:
             finally:
                 self._fetching.release()
 
-    def one_round(self) -> int:
+    def one_round(self) -> None:
         """No steps are owed here: the line refuses to pause."""
+
+    @property
+    def owed(self) -> int:
         return 0
 
 

@@ -30,6 +30,8 @@ class Strategy:
     summary: ClassVar[Text]
     emits: ClassVar[frozenset[type]]
     warps: ClassVar[bool] = True
+    #: What a temperature of 0 makes of this strategy, by name; None where it makes no sense.
+    when_cold: ClassVar[str | None] = None
     #: The decode step as the code that it is: (part of StepTimed or "", one line).
     loop: ClassVar[tuple[tuple[str, str], ...]] = ()
 

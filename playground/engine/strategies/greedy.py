@@ -20,6 +20,7 @@ class Greedy(Strategy):
     summary = Text("Takes the token with the highest score at every step; rolls no die.", "每一步取分数最高的词元；不掷骰子。")
     emits = frozenset({TokenChosen})
     warps = False
+    when_cold = "greedy"
     loop = (
         ("forward", "logits = model(tokens, cache)"),
         ("processors", "scores = processors(history, logits)"),

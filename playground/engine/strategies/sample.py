@@ -19,6 +19,7 @@ class Sample(Strategy):
     label = Text("sample", "采样")
     summary = Text("Draws each token from the distribution that processors and warpers leave.", "从处理器和整形器留下的分布中抽取每个词元。")
     emits = frozenset({TokenChosen})
+    when_cold = "greedy"
     loop = (
         ("forward", "logits = model(tokens, cache)"),
         ("processors", "scores = processors(history, logits)"),
