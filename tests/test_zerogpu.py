@@ -31,6 +31,9 @@ from playground.ui import zerogpu
 from playground.ui.service import Service
 from tests.tiny_folder import tiny_folder, tiny_loaded
 
+#: Stands for the process in the pipe where it has ended before its time.
+ABORTED = b"aborted"
+
 
 class Spaces(ModuleType):
     """The module `spaces`, as far as it is used."""
@@ -67,7 +70,7 @@ class Spaces(ModuleType):
                 worker.start()
                 try:
                     while (item := ahead.get()) is not None:
-                        if item == b"":
+                        if item == ABORTED:
                             raise gr.Error("GPU task aborted", title="ZeroGPU worker error")
                         try:
                             yield pickle.loads(item)
@@ -85,15 +88,19 @@ class Spaces(ModuleType):
         return decorate
 
     def _work(self, task: Callable[..., Any], arguments: bytes, stopped: threading.Event, ahead: queue.SimpleQueue[bytes | None]) -> None:
-        for number, item in enumerate(steps := task(*pickle.loads(arguments))):
-            self.made += 1
-            time.sleep(self.slow)
-            if stopped.is_set():
-                steps.close()
-                break
-            ahead.put(pickle.dumps(item))
-            if self.abort_after == number:
-                ahead.put(b"")
+        steps = task(*pickle.loads(arguments))
+        try:
+            for number, item in enumerate(steps):
+                self.made += 1
+                time.sleep(self.slow)
+                if stopped.is_set():
+                    steps.close()
+                    break
+                ahead.put(pickle.dumps(item))
+                if self.abort_after == number:
+                    ahead.put(ABORTED)
+        except Exception:  # all that gets through is that there was one
+            ahead.put(ABORTED)
         ahead.put(None)
 
 

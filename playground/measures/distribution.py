@@ -142,14 +142,3 @@ def bits(nats: float | None) -> float | None:
 
 def _surprise(log_probability: float | None) -> float | None:
     return None if log_probability is None else -log_probability + 0.0  # + 0.0: no negative zero
-
-
-def token_at(view: StepView, token: int) -> tuple[int, tuple[float, ...]] | None:
-    """A candidate's rank by raw score (from 0) and its probability raw and after each stage; None if not recorded.
-
-    The rank is exact for the tokens of the recorded top, and a lower bound for the others.
-    """
-    if token not in view.ids:
-        return None
-    index = view.ids.index(token)
-    return index, tuple(step.probabilities[index] for step in distributions(view))

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playground.errors import Text
-from playground.measures import Quantity
-from playground.trace import ModelAbout, PromptRead, StepTimed, Trace
-
-_MEASURED = Text("KV cache, measured", "KV 缓存（实测）")
-_FORMULA = Text("KV cache, by formula", "KV 缓存（按公式）")
+from playground.trace import ModelAbout, StepTimed, Trace
 
 
 @dataclass(frozen=True)
@@ -43,21 +38,4 @@ def cache_series(trace: Trace, lane: int) -> tuple[CachePoint, ...]:
             step.step, step.cache_length, step.rows, step.cache_bytes, None if per_token is None else per_token * step.cache_length * step.rows
         )
         for step in trace.of(lane, StepTimed)
-    )
-
-
-def prompt_bytes(trace: Trace, lane: int) -> int | None:
-    """Bytes of the cache when the lane's prompt was read (or its copy taken), before any output."""
-    return next((read.cache_bytes for read in trace.of(lane, PromptRead) if read.tokens == read.total), None)
-
-
-def cache_numbers(trace: Trace, lane: int) -> tuple[Quantity, Quantity]:
-    """Bytes of a lane's cache after its last step: as measured, and as the formula has it."""
-    series = cache_series(trace, lane)
-    model = model_of(trace, lane)
-    formula = f"{model.cache_formula} × length × rows" if model and model.cache_formula else None
-    last = series[-1] if series else None
-    return (
-        Quantity(last.nbytes if last else None, "B", "measured", _MEASURED),
-        Quantity(last.by_formula if last else None, "B", "derived", _FORMULA, formula),
     )

@@ -64,8 +64,7 @@ def percentile(ordered: Sequence[float], q: float) -> float | None:
 class LaneMeter:
     """The numbers of one lane, kept up to date event by event: `add` is cheap, `numbers` too.
 
-    `itl` holds seconds per token from the second token on; `gaps` the time between two steps that
-    brought tokens, undivided (what a client of a server would see between two chunks).
+    `itl` holds seconds per token from the second token on.
     """
 
     prompt_seconds: float = 0.0
@@ -76,7 +75,6 @@ class LaneMeter:
     timed_tokens: int = 0
     tokens: int = 0
     itl: list[float] = field(default_factory=list)
-    gaps: list[tuple[float, int]] = field(default_factory=list)
     finished: Finished | None = None
     last: StepTimed | None = None
     _ordered: list[float] = field(default_factory=list)
@@ -106,7 +104,6 @@ class LaneMeter:
             return
         if self.timed_tokens:
             gap = self._waiting / step.tokens
-            self.gaps.append((self._waiting, step.tokens))
             for _ in range(step.tokens):
                 self.itl.append(gap)
                 insort(self._ordered, gap)
@@ -205,6 +202,11 @@ class RaceMeter:
     lanes: dict[int, LaneMeter] = field(default_factory=dict)
     shared: list[SharedRead] = field(default_factory=list)
 
+    @property
+    def ttft(self) -> Quantity | None:
+        """TTFT of a race that read one prompt for its lanes; with several prompts, or none shared, there is no single one."""
+        return self.shared[0].ttft if len(self.shared) == 1 else None
+
     def add(self, lane: int | None, event: Event) -> None:
         if lane is None:
             if isinstance(event, PromptRead) and event.shared:
@@ -231,12 +233,3 @@ def race_meter(events: Sequence[LaneEvent]) -> RaceMeter:
     for lane, event in events:
         meter.add(lane, event)
     return meter
-
-
-def race_ttft(trace: Trace) -> Quantity | None:
-    """TTFT of a race that read one prompt for all its lanes; None where lanes read it themselves.
-
-    With several shared prompts (lanes of different models) there is no single one: ask `RaceMeter`.
-    """
-    shared = race_meter(trace.events).shared
-    return shared[0].ttft if len(shared) == 1 else None

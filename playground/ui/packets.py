@@ -56,8 +56,8 @@ class Payloads:
                 self.encoded.append(self._encode(lane, event))
             if fresh:
                 self.numbers = {str(lane): meter.numbers() for lane, meter in self.meter.lanes.items()}
-                if self.meter.shared:
-                    self.numbers["race"] = {"ttft": self.meter.shared[0].ttft}
+                if (ttft := self.meter.ttft) is not None:
+                    self.numbers["race"] = {"ttft": ttft}
 
     def _encode(self, lane: int | None, event: Event) -> str:
         kind, payload = self._payload(lane, event)
