@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from playground.errors import Cancelled, PlaygroundError, Text
 from playground.request import Request
-from playground.trace import About, LaneEvent, StepTimed, Trace
+from playground.trace import About, Finished, LaneEvent, StepTimed, Trace
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Comparison(Protocol):
         ...
 
 
-Prepare = Callable[[Request, Callable[[Text, float | None], None]], Comparison]
+Prepare = Callable[["Request", Callable[[Text, float | None], None]], Comparison]
 
 
 @dataclass(eq=False)
@@ -82,6 +82,8 @@ class Run:
 
     request: Request
     visitor: str
+    #: What besides the request decides the trace (the device, the numbers' type).
+    settings: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     created: float = field(default_factory=time.monotonic)
     phase: Phase = "queued"
@@ -126,6 +128,12 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.phase in ENDED
+
+    @property
+    def whole(self) -> bool:
+        """Whether every lane came to an end of its own."""
+        ends = [event for _, event in self.events if isinstance(event, Finished)]
+        return len(ends) == len(self.request.lanes) and all(end.reason in ("stop", "length") for end in ends)
 
     def unwatched(self, now: float) -> bool:
         """Whether the last viewer has left, or none ever came."""
@@ -200,7 +208,17 @@ class Line:
 
     # --- for visitors ------------------------------------------------------------------------
 
-    def start(self, request: Request, visitor: str) -> Run:
+    def made(self, request: Request, settings: tuple[str, ...] = ()) -> Run | None:
+        """A run of the same request under the same settings that is being watched now, or has ended by itself."""
+        now = time.monotonic()
+        with self._lock:
+            same = [run for run in self._kept.values() if run.request == request and run.settings == settings]
+        for run in reversed(same):
+            if (run.phase == "done" and run.whole) or (not run.ended and run.wants == "run" and not run.unwatched(now)):
+                return run
+        return None
+
+    def start(self, request: Request, visitor: str, settings: tuple[str, ...] = ()) -> Run:
         """Take a place in the line; one unfinished run per visitor."""
         with self._lock:
             for other in [run for run in self._kept.values() if run.visitor == visitor and not run.ended]:
@@ -219,7 +237,7 @@ class Line:
                     Text("{count} runs are waiting already: try again in a few minutes.", "已有 {count} 个运行在排队：请几分钟后再试。"),
                     count=len(self._waiting),
                 )
-            run = Run(request, visitor)
+            run = Run(request, visitor, settings)
             self._kept[run.id] = run
             self._waiting.append(run)
             self._forget_old()

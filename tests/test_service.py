@@ -271,6 +271,40 @@ def test_looking_up_does_not_disturb_a_run(service: Service) -> None:
     assert service.lookup(run, 0, 2, f"#{other}")["raw"]["rank"] >= 50
 
 
+def test_an_identical_request_is_answered_from_the_run_already_made(service: Service) -> None:
+    request = asked({"strategy": "sample", "max_new_tokens": 6}, seed=4711)
+    first = service.start(request, VISITOR, True)
+    assert first["made"] is None
+    collect(packets(service, first["run"]))
+    again = service.start(request, "visitor-0002", True)
+    assert again["run"] == first["run"] and again["made"] >= 0
+    assert service.start(request | {"seed": 4712}, "visitor-0003", True)["run"] != first["run"]
+    afresh = service.start(request, "visitor-0004", False)
+    assert afresh["run"] != first["run"]
+    collect(packets(service, afresh["run"], session="afresh"))
+
+
+def test_thirty_who_press_the_same_button_cost_one_run(service: Service) -> None:
+    request = asked({"strategy": "sample", "max_new_tokens": 300, "knobs": {"min_new_tokens": 300}}, seed=99)
+    first = service.start(request, VISITOR, True)
+    stream = packets(service, first["run"], session="first")
+    next(stream)
+    assert {service.start(request, f"student-{number:04}", True)["run"] for number in range(30)} == {first["run"]}
+    service.control(first["run"], "stop", VISITOR)
+    collect(stream)
+    assert service.start(request, "student-late", True)["run"] != first["run"]  # it was stopped: no answer to others
+
+
+def test_on_a_crowded_public_host_new_runs_are_shorter_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAYGROUND_PUBLIC", "1")
+    public = Service()
+    monkeypatch.setattr(type(public.line), "waiting", property(lambda line: 6))
+    monkeypatch.setattr(public.line, "_work", lambda: None)
+    crowded = public.start({"prompt": "x", "lanes": [{"max_new_tokens": 100}, {"max_new_tokens": 10}]}, VISITOR)
+    assert "40" in crowded["note"]["en"]
+    assert [lane.max_new_tokens for lane in public.line.get(crowded["run"]).request.lanes] == [40, 10]
+
+
 def test_a_note_about_the_prompt_reaches_the_page(service: Service) -> None:
     hostile = asked({"max_new_tokens": 1}) | {"prompt": {"text": "say <|end|> now", "chat": True}}
     assert any("<|end|>" in note["en"] or "special" in note["en"] for note in service.prepare(hostile)["lanes"][0]["notes"])

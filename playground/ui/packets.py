@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from playground.engine.strategies import strategies
 from playground.line import Line, Run
 from playground.measures import Quantity
 from playground.measures.distribution import distributions
@@ -84,7 +83,7 @@ class Payloads:
             return "step", {
                 "n": event.step, "tokens": event.tokens, "s": rounded(event.seconds, 4), "parts": [rounded(part, 3) for part in parts],
                 "rec": rounded(event.recording, 3), "ls": rounded(event.lane_seconds, 6), "kv": event.cache_bytes, "len": event.cache_length,
-                "mem": event.peak_memory,
+                "mem": event.peak_memory, "at": rounded(event.at),
             }  # fmt: skip
         if isinstance(event, DeviceSampled):
             used, total = event.memory_bytes, event.memory_total
@@ -202,7 +201,7 @@ def about_json(run: Run) -> dict[str, Any]:
     assert about is not None
     lanes = [
         {
-            "name": lane.name, "model": lane.model, "strategy": lane.strategy, "loop": strategies.get(lane.strategy).loop,
+            "name": lane.name, "model": lane.model, "strategy": lane.strategy,
             "stages": [{"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in lane.stages],
             "max_new_tokens": lane.max_new_tokens, "stop": lane.stop, "notes": lane.notes, "prompt_tokens": len(lane.prompt_ids),
         }

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,10 @@ from playground.trace import StepView, TokenChosen, TokenName, Trace
 from playground.ui import packets, zerogpu
 
 Answer = dict[str, Any]
+
+#: When more than this many wait on a public host, new runs are capped at so many tokens per lane.
+CROWD = 5
+CROWDED_TOKENS = 40
 
 
 def answers(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -246,12 +251,24 @@ class Service:
     # --- runs --------------------------------------------------------------------------------
 
     @answers
-    def start(self, raw: Any, visitor: Any) -> Answer:
+    def start(self, raw: Any, visitor: Any, reuse: Any = False) -> Answer:
+        """Take a place in the line. With `reuse`, an identical request that was run here, or is being run, answers instead."""
         request = Request.from_json(raw, self.limits)
         for lane in request.lanes:
             models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
-        run = self.line.start(request, _visitor(visitor))
-        return {"run": run.id, "place": self.line.place(run), "seconds": packets.rounded(self.line.expected_seconds(request), 3)}
+        _visitor(visitor)
+        note = None
+        if self.public and self.line.waiting > CROWD:
+            request, note = shortened(request)
+        if reuse is True and (made := self.line.made(request, self._settings())) is not None:
+            return {"run": made.id, "made": packets.rounded(time.monotonic() - made.created, 3), "place": None, "seconds": 0, "note": note}
+        run = self.line.start(request, _visitor(visitor), self._settings())
+        seconds = packets.rounded(self.line.expected_seconds(request), 3)
+        return {"run": run.id, "made": None, "place": self.line.place(run), "seconds": seconds, "note": note}
+
+    def _settings(self) -> tuple[str, str]:
+        """What besides the request decides a trace; versions can't change while the app runs."""
+        return self.device, self.dtype
 
     @answers
     def control(self, run_id: Any, action: Any, visitor: Any) -> Answer:
@@ -433,6 +450,17 @@ def _recorded(chosen: TokenChosen, names: dict[int, TokenName], text: str) -> An
         "raw": {"p": packets.rounded(way[0].probabilities[index]), "rank": sum(p > way[0].probabilities[index] for p in way[0].probabilities)},
         "final": {"p": packets.rounded(final[index]), "rank": None if index in gone else rank}, "removed_by": gone.get(index),
     }  # fmt: skip
+
+
+def shortened(request: Request) -> tuple[Request, Answer | None]:
+    """A request as a crowded public host takes it: fewer tokens, and the words that say so."""
+    lanes = tuple(dataclasses.replace(lane, max_new_tokens=min(lane.max_new_tokens, CROWDED_TOKENS)) for lane in request.lanes)
+    if lanes == request.lanes:
+        return request, None
+    note = Text(
+        "Many people are waiting here: lanes write at most {tokens} tokens for now.", "此处排队的人很多：目前每条通道最多写 {tokens} 个词元。"
+    ).filled(tokens=CROWDED_TOKENS)
+    return dataclasses.replace(request, lanes=lanes), note.to_json()
 
 
 def _visitor(visitor: Any) -> str:
