@@ -146,10 +146,11 @@ class Focus {
     const about = app.run.about?.lanes[lane];
     const log = app.run.lanes[lane];
     if (!about) return;
+    const strategy = app.declarations.strategies.find((one) => one.name === about.strategy);
     const key = `${app.run.id}.${lane}`;
     if (this.loopKey !== key) {
       this.loopKey = key;
-      this.lines = about.loop.map(([part, line]) => {
+      this.lines = strategy.loop.map(([part, line]) => {
         const cells = { part, ms: el("span.loop-ms"), bar: el("span.loop-bar"), share: el("span.loop-share") };
         cells.node = el("li.loop-line", {}, el("code", {}, line), cells.ms, el("span.loop-track", { "aria-hidden": "true" }, cells.bar), cells.share);
         return cells;
@@ -157,7 +158,7 @@ class Focus {
       this.code.replaceChildren(...this.lines.map((line) => line.node));
     }
     this.root.style.setProperty("--lane", app.colourOf(uid));
-    this.loopHead.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, ` · ${said(app.declarations.strategies.find((one) => one.name === about.strategy)?.label)}`));
+    this.loopHead.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, ` · ${said(strategy.label)}`));
     const { parts, step, recording } = log.medians();
     this.shares = [];
     if (step === null) return;

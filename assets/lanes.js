@@ -128,6 +128,7 @@ class LaneCard {
     }
     this.strip.box.setAttribute("aria-label", t("strip_label", { name: label }));
     this.drawChips(lane);
+    for (const control of [this.name, this.strategy, this.gear, this.more, ...this.chips.querySelectorAll("button")]) control.disabled = !app.whole;
     this.drawRun();
   }
 
@@ -182,7 +183,7 @@ class LaneCard {
       if (!cell) {
         cell = { term: el("dt"), value: el("b"), unit: el("span.unit"), measure };
         cell.group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
-        this.app.popover.explain(cell.group, () => measureHint(cell.measure));
+        this.app.popover.explain(cell.group, () => measureHint(cell.measure, this.app.run));
         cell.group.style.order = Object.keys(SHORT_MEASURES).indexOf(name);
         this.measures.set(name, cell);
         this.numbers.append(cell.group);
@@ -228,8 +229,9 @@ function chipValues(declared, knobs) {
     .join(", ");
 }
 
-function measureHint(measure) {
+function measureHint(measure, run) {
   const how = TEXTS[`how_${measure.how}`] ? t(`how_${measure.how}`) : measure.how;
   const formula = said(measure.formula);
-  return [el("p.hint", {}, el("b", {}, said(measure.label)), ` · ${how}`), formula ? el("p.hint.muted", {}, formula) : null].filter(Boolean);
+  const recorded = run?.recorded ? t("recorded_times", recordedFrom(run.about)) : null;
+  return [el("p.hint", {}, el("b", {}, said(measure.label)), ` · ${how}`), ...[formula, recorded].filter(Boolean).map((text) => el("p.hint.muted", {}, text))];
 }

@@ -3,6 +3,9 @@
 /** The model of the classic experiment, offered in one click where the Hub can be reached. */
 const CLASSIC_MODEL = "gpt2";
 
+/** How the id of a recording begins where a run has its id. */
+const RECORDED = "recording:";
+
 class Page {
   constructor(root, server) {
     this.root = root;
@@ -17,6 +20,9 @@ class Page {
     this.colour = memory.read(localStorage, "colour", "probability");
     if (!(this.colour in COLOUR_SCALES)) this.colour = "probability";
     this.declarations = null;
+    this.whole = false; // whether the declarations are all there, or only those that a recording needs
+    this.recordings = [];
+    this.replay = null; // the recording that plays, if one does
     this.models = null;
     this.request = null;
     this.run = null;
@@ -53,26 +59,182 @@ class Page {
     this.speak();
     this.root.hidden = false;
     this.say(t("status_opening"));
-    while (this.declarations === null) {
-      const answer = await this.call("declarations");
-      if (answer.error) {
-        this.say(said(answer.error.text));
-        await new Promise((resolve) => setTimeout(resolve, 1500));
-      } else this.declarations = answer;
-    }
+    const everything = this.declare();
+    const recording = await this.openingRecording();
+    if (!recording) await everything;
     this.root.classList.remove("opening");
     // This tab's own request, ids of lanes included, so that a run finds its lanes again after a reload.
-    this.setRequest(memory.read(sessionStorage, "request") ?? memory.read(localStorage, "request") ?? this.declarations.classic);
+    this.setRequest(this.ownRequest() ?? this.declarations.classic);
     this.keep();
     this.editor = new Editor(this, this.ref.layer);
     this.lanes = new Lanes(this, this.ref.lanes);
     this.focus = new Focus(this, this.ref.focus);
     translate(this.ref.focus);
     this.bus = new Bus((packet) => this.heard(packet), () => this.drawStatus());
-    this.resume();
+    if (recording) this.show(recording);
+    else this.resume();
+    this.draw();
+    await everything;
     this.draw();
     this.prepare();
     this.watchModels();
+  }
+
+  /** Everything that the controls are built from; the server has it when its modules are imported. */
+  async declare() {
+    while (!this.whole) {
+      const answer = await this.call("declarations");
+      if (answer.error) {
+        this.say(said(answer.error.text));
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+      } else {
+        this.declarations = answer;
+        this.whole = true;
+      }
+    }
+  }
+
+  /** What this visitor asked before; null for a new one. */
+  ownRequest() {
+    return memory.read(sessionStorage, "request") ?? memory.read(localStorage, "request");
+  }
+
+  /** The recording that the page opens with: the one that is named, or the classic one where the visitor has no run and no request of their own. */
+  async openingRecording() {
+    const linked = new URLSearchParams(location.search).get("run");
+    const named = String(linked ?? memory.read(sessionStorage, "run")?.id ?? `${RECORDED}classic`);
+    const wanted = named.startsWith(RECORDED);
+    const [list, recording] = await Promise.all([this.call("recordings"), wanted ? this.call("recording", named.slice(RECORDED.length)) : null]);
+    this.recordings = list.entries ?? [];
+    if (!wanted) return null;
+    const own = this.ownRequest();
+    if (list.error || recording.error || (!linked && own && !sameRequest(own, recording.about.request))) {
+      memory.write(sessionStorage, "run", null);
+      return null;
+    }
+    this.declarations ??= list.declarations;
+    return recording;
+  }
+
+  // --- recordings --------------------------------------------------------------------------
+
+  /** Play a recording in the lanes; what was asked in it is what the page asks now. */
+  show(recording) {
+    this.replay?.leave();
+    this.bus.leave();
+    this.foreign = this.guest = false;
+    this.problem = this.promptError = this.prepared = null;
+    this.setRequest(recording.about.request);
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    this.run = Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
+    this.effective = new Map(uids.map((uid, index) => [uid, { model: recording.about.lanes[index].model, stages: recording.about.lanes[index].stages, notes: [] }]));
+    this.ranAs = new Map(uids.map((uid) => [uid, this.fingerprint(uid)]));
+    this.stats.tokens = {};
+    this.keep();
+    memory.write(sessionStorage, "run", { id: recording.run, uids, ranAs: [...this.ranAs] });
+    this.replay = new Replay(recording, (packets) => this.replayed(packets));
+    this.draw();
+    this.editor.draw();
+    if (calm()) this.replay.skip();
+    else this.replay.play();
+  }
+
+  async chooseRecording(name) {
+    const recording = await this.call("recording", name);
+    if (recording.error) return this.complain(recording.error);
+    if (this.live || this.starting) return undefined;
+    this.editor.close();
+    this.show(recording);
+    return this.prepare();
+  }
+
+  replayed(packets) {
+    const { replay, run } = this;
+    const phase = replay.playing ? "running" : replay.ended ? "done" : "paused";
+    run.state = { ...run.state, phase };
+    for (const packet of packets) run.apply({ ...packet, state: run.state });
+    run.lanes.forEach((lane, index) => { this.stats.tokens[index] = lane.tokens.length; });
+    if (replay.parted && !replay.told) {
+      replay.told = true;
+      const { lanes, position } = replay.parts;
+      const drawn = [...lanes].reverse().find((lane) => run.lanes[lane].tokens[position].u !== null) ?? lanes[1];
+      this.selection = { uid: run.uids[drawn], position };
+      // Where only one lane is in front, the other one of the two stays beside it.
+      this.lanes.shown = run.uids[drawn];
+      this.lanes.pinned ??= run.uids[lanes.find((lane) => lane !== drawn)];
+      this.lanes.drawTabs();
+      this.announce(this.partingSentence().map((node) => node.textContent).join(""));
+    }
+    this.redraw();
+  }
+
+  /** Play, go on, or begin anew. */
+  playOrPause() {
+    const { replay } = this;
+    if (!replay) return;
+    if (replay.playing) return replay.pause();
+    if (replay.ended) {
+      replay.again();
+      this.run.lanes = this.run.uids.map(() => new LaneLog());
+      this.run.race = {};
+      this.run.sharedPrompt = null;
+      for (const card of this.lanes.cards.values()) card.strip.clear();
+      this.selection.position = null;
+    }
+    return replay.play();
+  }
+
+  /** What happened where the lanes part: tokens, probabilities, the die. */
+  partingSentence() {
+    const { lanes, position } = this.replay.parts;
+    const parts = [el("b", {}, t("parting", { number: position + 1 }))];
+    for (const lane of lanes) {
+      const token = this.run.lanes[lane].tokens[position];
+      const values = { name: this.laneName(this.run.uids[lane], this.run.about.lanes[lane]), u: token.u?.toFixed(2), p: probability(Math.exp(token.u === null ? token.rlp : token.lp)) };
+      const [before, after] = fill(TEXTS[token.u === null ? "parting_greedy" : "parting_drawn"][language], { ...values, token: "\u0000" }).split("\u0000");
+      parts.push(el("span", { style: `--lane:${this.colourOf(this.run.uids[lane])}` }, ` ${before}`, el("code.token-name", {}, token.n), after));
+    }
+    return parts;
+  }
+
+  drawRecorded() {
+    const { ref, replay, run } = this;
+    ref.recorded.hidden = !replay;
+    ref.recordings.hidden = !this.recordings.length;
+    ref.recordings.disabled = this.live || this.starting;
+    const parted = Boolean(replay?.parted);
+    if (!replay) return;
+    const { title, about } = replay.recording;
+    ref.recordedTitle.textContent = said(title);
+    ref.recordedFrom.textContent = t("recorded_from", recordedFrom(about));
+    const key = replay.playing ? "pause" : replay.ended ? "play_again" : replay.next ? "play_on" : "play";
+    if (ref.replayPlay.dataset.key !== key + language) {
+      ref.replayPlay.dataset.key = key + language;
+      ref.replayPlay.replaceChildren(icon(replay.playing ? "pause" : "play"), t(key));
+    }
+    ref.replayStep.disabled = replay.ended;
+    ref.replaySpeed.textContent = `${replay.speed}×`;
+    ref.replaySpeed.setAttribute("aria-label", t("speed", { speed: replay.speed }));
+    ref.replayProgress.style.transform = `scaleX(${Math.min(1, replay.time / (replay.seconds || 1))})`;
+    const { parts } = replay;
+    // Until they part it says what there is to see; then what happened.
+    ref.parting.classList.toggle("muted", !parted);
+    if (!parted) {
+      ref.parting.textContent = said(replay.recording.line);
+      return;
+    }
+    run.uids.forEach((uid) => this.lanes.card(uid)?.strip.nodes[parts.position]?.classList.add("parted"));
+    ref.parting.replaceChildren(...this.partingSentence());
+  }
+
+  recordingsMenu() {
+    const build = () => [el("p.menu-help", {}, t("recordings_help")), el("div.menu", { role: "menu" },
+      this.recordings.map((one) => el("button.menu-item.recording", { type: "button", role: "menuitem", onclick: () => {
+        this.popover.hide();
+        this.chooseRecording(one.name);
+      } }, icon("play"), el("span", {}, el("b", {}, said(one.title)), el("span.muted", {}, said(one.line))))))];
+    this.popover.show(this.ref.recordings, build, 0);
+    setTimeout(() => this.popover.box.querySelector(".menu-item")?.focus(), 30);
   }
 
   // --- what is asked -----------------------------------------------------------------------
@@ -251,7 +413,9 @@ class Page {
       answer.lanes.forEach((lane, index) => {
         const uid = uids[index];
         if (lane.error) return refuse(uid, lane.error);
-        this.effective.set(uid, lane);
+        // Without the model only the recording knows what a lane inherits.
+        const ran = this.run?.recorded && !lane.stages.length && this.ranAs.get(uid) === this.fingerprint(uid);
+        this.effective.set(uid, ran ? { ...lane, stages: this.run.about.lanes[this.run.uids.indexOf(uid)].stages } : lane);
         const now = this.request.lanes.find((one) => one.uid === uid);
         if (now) this.lastGood.set(uid, clone(now));
       });
@@ -319,6 +483,8 @@ class Page {
 
   /** Follow a run from its beginning. */
   begin(id, uids) {
+    this.replay?.leave();
+    this.replay = null;
     this.run = new Run(id, uids);
     this.stats.tokens = {};
     for (const card of this.lanes.cards.values()) card.strip.clear();
@@ -388,6 +554,7 @@ class Page {
       for (const card of this.lanes.cards.values()) card.drawRun();
       this.drawSelection();
       this.drawStatus();
+      this.drawRecorded();
       this.focus.draw();
     };
     if (calm() && this.live) setTimeout(work, 500);
@@ -494,6 +661,9 @@ class Page {
     this.applyTheme();
     this.ref.settings.replaceChildren(icon("gear"), t("settings"));
     this.ref.add.replaceChildren(icon("plus"), t("add_lane"));
+    this.ref.recordings.replaceChildren(icon("play"), t("recordings"));
+    this.ref.replayStep.replaceChildren(icon("step"), t("step"));
+    this.ref.replayStep.title = t("replay_step");
     this.ref.run.replaceChildren(icon("play"), t("run"));
     this.ref.run.disabled = true;
     for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
@@ -504,9 +674,12 @@ class Page {
     this.drawPrompt();
     this.drawColouring();
     this.lanes.draw();
-    this.ref.add.disabled = this.request.lanes.length >= this.declarations.limits.lanes;
+    this.ref.add.disabled = !this.whole || this.request.lanes.length >= this.declarations.limits.lanes;
+    this.ref.settings.disabled = !this.whole;
+    this.ref.prompt.readOnly = !this.whole;
     this.drawSelection();
     this.drawStatus();
+    this.drawRecorded();
     this.drawModel();
     this.focus.draw();
   }
@@ -517,7 +690,7 @@ class Page {
     this.ref.chat.setAttribute("aria-label", t("chat_help"));
     this.ref.chat.title = t("chat_help");
     this.ref.chat.replaceChildren(...[[true, "chat"], [false, "raw"]].map(([value, key]) =>
-      el("button", { type: "button", "aria-pressed": String(chat === value), onclick: () => this.editRequest((one) => { one.prompt.chat = value; }) }, t(key))));
+      el("button", { type: "button", disabled: !this.whole, "aria-pressed": String(chat === value), onclick: () => this.editRequest((one) => { one.prompt.chat = value; }) }, t(key))));
     const tokens = prepared?.tokens ?? [];
     const count = prepared?.prompt_tokens ?? tokens.length;
     this.ref.rendered.hidden = !tokens.length;
@@ -561,12 +734,12 @@ class Page {
   drawStatus() {
     const { ref, run, models } = this;
     const { live } = this;
-    const phase = run?.state.phase;
+    const phase = run?.recorded ? undefined : run?.state.phase;
     const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
     ref.run.disabled = !this.ready || this.starting || Boolean(this.promptError);
     const seconds = this.prepared?.seconds;
-    ref.run.replaceChildren(icon("play"), el("span", {}, t(run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
+    ref.run.replaceChildren(icon("play"), el("span", {}, t(run?.recorded ? "run_here" : run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
     ref.run.title = t("run_key");
     ref.stop.hidden = !live || this.guest;
     ref.pause.hidden = !live || !can || !["running", "paused"].includes(phase);
@@ -663,8 +836,12 @@ class Page {
     ref.pause.addEventListener("click", () => this.control(this.run?.state.phase === "paused" ? "resume" : "pause"));
     ref.step.addEventListener("click", () => this.control("step"));
     ref.add.addEventListener("click", () => this.add());
+    ref.recordings.addEventListener("click", () => this.recordingsMenu());
+    ref.replayPlay.addEventListener("click", () => this.playOrPause());
+    ref.replayStep.addEventListener("click", () => this.replay?.step());
+    ref.replaySpeed.addEventListener("click", () => this.replay?.faster());
     ref.settings.addEventListener("click", () => this.editor.openSettings(ref.settings));
-    ref.model.addEventListener("click", () => this.editor?.openSettings(ref.model));
+    ref.model.addEventListener("click", () => this.whole && this.editor?.openSettings(ref.model));
     ref.classicModel.addEventListener("click", () => this.chooseModel(CLASSIC_MODEL));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -706,13 +883,31 @@ class Page {
   }
 }
 
+/** Whether two requests ask the same, whoever wrote them. */
+function sameRequest(one, other) {
+  const plain = (request) => JSON.stringify([
+    request.prompt?.text, request.prompt?.chat ?? null, request.prompt?.system ?? null, Number(request.seed ?? 0), request.model ?? null, request.share_prompt ?? true, request.align ?? false,
+    (request.lanes ?? []).map((lane) => [lane.name, lane.strategy, Object.entries(lane.knobs ?? {}).sort(), lane.order, lane.defaults, lane.model ?? null, lane.max_new_tokens, lane.stop]),
+  ]);
+  return plain(one) === plain(other);
+}
+
+/** Where a recording comes from, in the words that stand beside its times. */
+function recordedFrom(about) {
+  return { model: about.models.map((model) => model.name).join(", "), machine: about.machine, date: about.created.slice(0, 10) };
+}
+
 const newUid = () => Math.random().toString(36).slice(2, 10);
 
 const page = new Page(element.querySelector("#playground"), server);
 window.__playground = {
   stats: page.stats,
   get run() {
-    return page.run && { id: page.run.id, phase: page.run.state.phase, tokens: page.run.lanes.map((lane) => lane.tokens.map((token) => token.t)) };
+    if (!page.run || page.run.recorded) return null;
+    return { id: page.run.id, phase: page.run.state.phase, tokens: page.run.lanes.map((lane) => lane.tokens.map((token) => token.t)) };
+  },
+  get replay() {
+    return page.replay && { name: page.replay.recording.name, playing: page.replay.playing, ended: page.replay.ended, tokens: page.run.lanes.map((lane) => lane.tokens.map((token) => token.t)) };
   },
   get bus() {
     return page.bus?.stats;

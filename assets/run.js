@@ -42,11 +42,12 @@ class Run {
     this.race = {};
     this.sharedPrompt = null;
     this.sampled = false; // whether a GPU was
+    this.recorded = false; // whether it is a recording that plays
     this.lanes = uids.map(() => new LaneLog());
   }
 
   get live() {
-    return !["done", "failed"].includes(this.state.phase);
+    return !this.recorded && !["done", "failed"].includes(this.state.phase);
   }
 
   lane(uid) {

@@ -1,4 +1,4 @@
-"""The same work without a browser: `python -m playground compare | models | bench`."""
+"""The same work without a browser: `python -m playground compare | record | models | bench`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--align", action="store_true", help="lanes take turns by step instead of by time used")
     compare.add_argument("--json", metavar="FILE", help="write the whole trace to a file")
     _device(compare)
+    record = commands.add_parser("record", help="make the recordings anew that ship with the app, on the default model")
+    record.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
     models = commands.add_parser("models", help="list the models that can be named")
     models.set_defaults(command="models")
     bench = commands.add_parser("bench", help="measure a recorded lane against transformers' generate, and the stream against a run without a viewer")
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what the user can mend is one line on standard error and exit code 2."""
     options = parser().parse_args(arguments)
     try:
-        return {"compare": compare, "models": models, "bench": bench}[options.command](options)
+        return {"compare": compare, "record": record, "models": models, "bench": bench}[options.command](options)
     except PlaygroundError as error:
         print(f"error: {error.text.en}", file=sys.stderr)
         return 2
@@ -154,6 +156,44 @@ class ProgressBar:
     def close(self) -> None:
         if self._terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def record(options: argparse.Namespace) -> int:
+    from playground.backends import catalog, local
+    from playground.engine.stages import stages
+    from playground.engine.strategies import strategies
+    from playground.records import recordings
+    from playground.request import Request
+    from playground.trace import Trace
+    from playground.ui.views import declared
+
+    known = {recording.name: recording for recording in recordings.RECORDINGS}
+    if unknown := set(options.names) - set(known):
+        raise BadValue(
+            "recording_unknown",
+            Text("There is no recording called {name}; there are {names}.", "没有名为 {name} 的录制；可用的有 {names}。"),
+            name=sorted(unknown)[0], names=", ".join(known),
+        )  # fmt: skip
+    loaded = catalog.Catalog().get(device="cpu", dtype="float32")
+    # The first run after loading is a warm-up: it is made, and thrown away.
+    for _ in local.prepare(Request.from_json({"prompt": "Hello", "lanes": [{"max_new_tokens": 8}]}), lambda _: loaded):
+        pass
+    recordings.FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in options.names or known:
+        comparison = local.prepare(Request.from_json(known[name].request), lambda _: loaded)
+        trace = Trace(comparison.about)
+        for events in comparison:
+            trace.add(events)
+        data = recordings.packed(trace)
+        known[name].path.write_bytes(data)
+        print(f"{name:12} {len(data) / 1000:.0f} kB")
+    lanes = [lane for recording in known.values() if recording.path.is_file() for lane in recordings.load(recording.name).about.lanes]
+    used = {name for lane in lanes for name in (lane.strategy, *(stage.stage for stage in lane.stages))}
+    shown = declared(
+        [strategy for name, strategy in strategies.all().items() if name in used], [stage for name, stage in stages.all().items() if name in used]
+    )
+    recordings.DECLARED.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 def models(options: argparse.Namespace) -> int:

@@ -17,11 +17,13 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from playground.errors import Cancelled, PlaygroundError, Text
-from playground.request import Request
 from playground.trace import About, Finished, LaneEvent, StepTimed, Trace
+
+if TYPE_CHECKING:
+    from playground.request import Request
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from playground.errors import Text
 
+#: The die with which greedy, top-p and top-k write the same five tokens and part at the sixth, on the default model.
+CLASSIC_SEED = 66
+
 CLASSIC_PROMPT = "Explain why KV cache matters for LLM serving in three bullets."
 
 #: Each preset is a lane as plain values: `Lane.from_json` checks it like any other.
@@ -46,4 +49,4 @@ CLASSIC_LANES = tuple(lane for _, lane in PRESETS[:3])
 
 def classic() -> dict[str, Any]:
     """The classic experiment as plain values."""
-    return {"prompt": {"text": CLASSIC_PROMPT}, "lanes": [{"max_new_tokens": 80, **lane} for lane in CLASSIC_LANES], "seed": 7}
+    return {"prompt": {"text": CLASSIC_PROMPT}, "lanes": [{"max_new_tokens": 80, **lane} for lane in CLASSIC_LANES], "seed": CLASSIC_SEED}

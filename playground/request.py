@@ -12,21 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from playground.engine.knobs import Knob, cast, checked, knobs_of, values_of
-from playground.engine.stages import COLD, Stage, knob_owners, stages
+from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, Stage, knob_owners, stages
 from playground.engine.strategies import Strategy, strategies
 from playground.errors import BadValue, PlaygroundError, Text
-
-TRANSFORMERS_ORDER = tuple(stages.all())
-"""transformers' order (`_get_logits_processor`, 5.24) is the order in which stages are declared: our own processors stand where it
-puts custom ones, mirostat last."""
-
-_VLLM_KNOWS = (
-    "bad_words", "min_length", "min_new_tokens", "logit_bias", "repetition", "frequency", "presence", "temperature", "min_p", "top_k", "top_p",
-)  # fmt: skip
-VLLM_ORDER = (*_VLLM_KNOWS, *(name for name in TRANSFORMERS_ORDER if name not in _VLLM_KNOWS))
-"""vLLM's order (V1 sampler, 0.32); stages that it doesn't know come after its top-p."""
-
-ORDERS = {"transformers": TRANSFORMERS_ORDER, "vllm": VLLM_ORDER}
 
 #: What `generate` switches on by itself when it samples: the library's own default.
 LIBRARY_DEFAULTS: dict[str, Any] = {"top_k": 50}

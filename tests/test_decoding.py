@@ -24,7 +24,7 @@ from playground.engine.record import pend_view
 from playground.engine.select import draw
 from playground.engine.stages import BoundStage, Context, Stage, knob_owners, stages
 from playground.engine.strategies import Strategy, strategies
-from playground.engine.task import PROMPT_CHUNK
+from playground.engine.task import PROMPT_CHUNK_ON_CPU
 from playground.request import TRANSFORMERS_ORDER
 from playground.trace import Finished, PromptRead, StepTimed, TokenChosen
 from tests.toy_model import ToyModel, run_alone, tokens_of, toy_task
@@ -253,12 +253,12 @@ def test_a_view_tells_what_every_stage_did() -> None:
 
 def test_a_long_prompt_is_read_in_pieces() -> None:
     model = tiny_model("llama")
-    prompt = tuple(int(token) for token in torch.randint(4, 99, (2 * PROMPT_CHUNK + 40,), generator=torch.Generator().manual_seed(0)))
+    prompt = tuple(int(token) for token in torch.randint(4, 99, (2 * PROMPT_CHUNK_ON_CPU + 40,), generator=torch.Generator().manual_seed(0)))
     events = run_alone(toy_task(TransformersModel(model), prompt, max_new_tokens=5), GREEDY)
     assert tokens_of(events) == naive(model, prompt, [], lambda scores, _: int(scores.argmax()), 5)
     race = Race([Runner(0, toy_task(TransformersModel(model), prompt, max_new_tokens=2), GREEDY)], share_prompt=False)
     reads = [event for batch in race for _, event in batch if isinstance(event, PromptRead)]
-    assert [read.tokens for read in reads] == [PROMPT_CHUNK, 2 * PROMPT_CHUNK, len(prompt)]
+    assert [read.tokens for read in reads] == [PROMPT_CHUNK_ON_CPU, 2 * PROMPT_CHUNK_ON_CPU, len(prompt)]
 
 
 def test_lanes_that_share_a_prompt_do_not_share_a_cache() -> None:

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,20 @@ ENDLESS = {"min_new_tokens": 1000}
 LONG = request(lane("greedy", tokens=1000, knobs=ENDLESS), lane("drawn", "sample", tokens=1000, knobs=ENDLESS), prompt="Tell a long story.")
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def served(log: Path, **environment: str) -> Iterator[str]:
     """The app in a process of its own, once it answers; its model may still be loading."""
-    log = tmp_path_factory.mktemp("app") / "log.txt"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "app.py"],
-        cwd=ROOT,
-        env={**os.environ, "GRADIO_SERVER_PORT": str(port)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "app.py"],
+            cwd=ROOT,
+            env={**os.environ, "GRADIO_SERVER_PORT": str(port), **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 180
@@ -72,7 +72,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 urllib.request.urlopen(address, timeout=5).close()
                 break
             except (urllib.error.URLError, OSError):
-                time.sleep(0.3)
+                time.sleep(0.1)
         yield address
     finally:
         process.send_signal(signal.SIGINT)
@@ -81,6 +81,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The app as everybody starts it, with the default model."""
+    with served(tmp_path_factory.mktemp("app") / "log.txt") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def without_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The app where no model can ever arrive: offline, with an empty cache."""
+    folder = tmp_path_factory.mktemp("bare")
+    with served(folder / "log.txt", PLAYGROUND_OFFLINE="1", PLAYGROUND_CACHE=str(folder / "cache")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +119,15 @@ def open_page(browser: Browser, address: str) -> Iterator[Opener]:
     contexts: list[BrowserContext] = []
     errors: list[str] = []
 
-    def opened(asked: dict[str, Any] = TWO_LANES, ready: bool = True, query: str = "", **context: Any) -> Page:
+    def opened(asked: dict[str, Any] | None = TWO_LANES, ready: bool = True, query: str = "", **context: Any) -> Page:
         contexts.append(browser.new_context(**{"viewport": {"width": 1400, "height": 900}, "locale": "en-US", **context}))
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if "js_on_load" in message.text else None)
-        page.add_init_script(
-            f"localStorage.getItem('playground.request') ?? localStorage.setItem('playground.request', {json.dumps(json.dumps(asked))})"
-        )
+        if asked is not None:
+            page.add_init_script(
+                f"localStorage.getItem('playground.request') ?? localStorage.setItem('playground.request', {json.dumps(json.dumps(asked))})"
+            )
         page.goto(address + query)
         if ready:
             expect(page.locator("[data-ref=run]")).to_be_enabled(timeout=300_000)
@@ -370,3 +386,137 @@ def test_nothing_overflows_on_a_phone(open_page: Opener, language: str) -> None:
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, tab
     page.locator("[data-ref=settings]").click()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+# --- recordings --------------------------------------------------------------------------
+
+
+def wait_for_parting(page: Page) -> None:
+    page.wait_for_function("(window.__playground?.replay?.tokens?.[0]?.length ?? 0) > 0", timeout=30_000)
+    page.wait_for_function("window.__playground.replay.playing === false", timeout=30_000)
+
+
+def recorded_counts(page: Page) -> list[int]:
+    return page.evaluate("window.__playground.replay.tokens.map((tokens) => tokens.length)")
+
+
+@pytest.fixture
+def open_bare(browser: Browser, without_model: str) -> Iterator[Opener]:
+    """Opens the page as a visitor who was never here, where there is no model; no page may throw an error."""
+    contexts: list[BrowserContext] = []
+    errors: list[str] = []
+
+    def opened(**context: Any) -> Page:
+        contexts.append(browser.new_context(**{"viewport": {"width": 1400, "height": 900}, "locale": "en-US", **context}))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(without_model)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not errors
+
+
+def test_a_recording_moves_with_no_model_and_stops_where_the_lanes_part(open_bare: Opener) -> None:
+    began = time.monotonic()
+    page = open_bare()
+    page.wait_for_function("(window.__playground?.replay?.tokens?.[0]?.length ?? 0) > 0", timeout=30_000)
+    seconds = time.monotonic() - began
+    print(f"from opening the page to the first recorded token: {seconds:.2f} s")
+    assert seconds < 8
+    wait_for_parting(page)
+    expect(page.locator(".recorded-badge")).to_have_text("Recorded")
+    expect(page.locator("[data-ref=recordedFrom]")).to_contain_text("CPU cores")
+    expect(page.locator("[data-ref=parting]")).to_contain_text("they part")
+    expect(page.locator(".token.parted")).to_have_count(page.locator(".lane").count())
+    expect(page.locator("[data-ref=run]")).to_contain_text("Run it here")
+    expect(page.locator("[data-ref=run]")).to_be_disabled()
+    expect(page.locator(".token[aria-selected=true]")).to_have_count(1)
+
+
+def test_every_view_of_a_recording_works_without_a_model(open_bare: Opener) -> None:
+    page = open_bare()
+    wait_for_parting(page)
+    page.locator(".lane").nth(1).locator(".token").nth(1).click()
+    expect(page.locator(".where").first).to_contain_text("top-p · Token 2 of")
+    for name in ("pipeline", "latency", "kv", "entropy"):
+        page.locator(f"#playground-tab-{name}").click()
+        area = page.locator(f"#playground-panel-{name} .plot-area").first
+        area.scroll_into_view_if_needed()
+        expect(area.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    page.locator("#playground-tab-loop").click()
+    expect(page.locator(".loop-line").first).to_contain_text("model(")
+    page.locator("#playground-tab-record").click()
+    expect(page.locator(".record tbody tr")).to_have_count(page.locator(".lane").count(), timeout=30_000)
+    page.locator("#playground-tab-latency").click()
+    expect(page.locator("#playground-panel-latency .plot-area").first).to_contain_text("RECORDED")
+
+
+def test_a_recording_steps_plays_faster_and_begins_anew(open_bare: Opener) -> None:
+    page = open_bare()
+    wait_for_parting(page)
+    before = recorded_counts(page)
+    page.locator("[data-ref=replayStep]").click()
+    page.wait_for_function(f"window.__playground.replay.tokens.every((tokens, lane) => tokens.length > {json.dumps(before)}[lane])")
+    page.locator("[data-ref=replaySpeed]").click()
+    page.locator("[data-ref=replaySpeed]").click()
+    expect(page.locator("[data-ref=replaySpeed]")).to_have_text("4×")
+    page.locator("[data-ref=replayPlay]").click()
+    page.wait_for_function("window.__playground.replay.ended", timeout=60_000)
+    expect(page.locator(".end-mark")).to_have_count(page.locator(".lane").count())
+    expect(page.locator("[data-ref=replayStep]")).to_be_disabled()
+    page.locator("[data-ref=replayPlay]").click()
+    page.wait_for_function("[1, 2, 3, 4, 5].includes(window.__playground.replay.tokens[0].length)")
+    page.locator("[data-ref=replayPlay]").click()
+    expect(page.locator("[data-ref=replayPlay]")).to_have_text("Play on")
+
+
+def test_with_reduced_motion_a_recording_starts_where_the_lanes_part(open_bare: Opener) -> None:
+    page = open_bare(reduced_motion="reduce")
+    wait_for_parting(page)
+    expect(page.locator("[data-ref=parting]")).to_contain_text("they part")
+    assert page.evaluate("new Set(window.__playground.replay.tokens.map((tokens) => tokens.length)).size") == 1
+
+
+@pytest.mark.parametrize("language", ["en-US", "zh-CN"])
+def test_a_recording_fits_a_phone(open_bare: Opener, language: str) -> None:
+    page = open_bare(viewport={"width": 390, "height": 844}, has_touch=True, locale=language)
+    wait_for_parting(page)
+    expect(page.locator(".lane:visible")).to_have_count(2)  # the two that part
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.locator("[data-ref=recordings]").tap()
+    expect(page.locator(".menu-item.recording")).to_have_count(4)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_another_recording_is_chosen_and_lasts_over_a_reload(open_bare: Opener) -> None:
+    page = open_bare()
+    wait_for_parting(page)
+    page.locator("[data-ref=recordings]").click()
+    page.locator(".menu-item.recording").nth(3).click()
+    page.wait_for_function("window.__playground.replay.name === 'temperature'")
+    expect(page.locator("#playground-prompt")).to_have_value(re.compile("robot"))
+    expect(page.locator(".lane-name").nth(2)).to_have_value("T = 1.8")
+    page.reload()
+    wait_for_parting(page)
+    assert page.evaluate("window.__playground.replay.name") == "temperature"
+
+
+def test_a_live_run_replaces_the_recording(open_page: Opener) -> None:
+    page = open_page(asked=None)
+    wait_for_parting(page)
+    run(page)
+    expect(page.locator("[data-ref=recorded]")).to_be_hidden()
+    wait_for_tokens(page, 2)
+    assert page.evaluate("window.__playground.replay") is None
+    page.locator("[data-ref=stop]").click()
+    wait_for_end(page)
+
+
+def test_a_request_of_ones_own_is_not_replaced_by_a_recording(open_page: Opener) -> None:
+    page = open_page()
+    expect(page.locator("[data-ref=recorded]")).to_be_hidden()
+    expect(page.locator("[data-ref=recordings]")).to_be_visible()
+    assert page.evaluate("window.__playground.replay") is None

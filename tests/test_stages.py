@@ -16,9 +16,9 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 from playground.engine.knobs import MOST_ENTRIES, Knob, cast, checked, knobs_of
-from playground.engine.stages import Context, Stage, knob_owners, stages
+from playground.engine.stages import ORDERS, TRANSFORMERS_ORDER, VLLM_ORDER, Context, Stage, knob_owners, stages
 from playground.errors import BadValue, PlaygroundError, Text
-from playground.request import ORDERS, TRANSFORMERS_ORDER, VLLM_ORDER, Lane, effective_stages
+from playground.request import Lane, effective_stages
 from tests.toys import EOS, FAMILIES, ToyVocabulary, tiny_model
 
 PROMPT = (5, 6, 7, 8, 5, 6, 7, 8, 5, 6)

@@ -31,7 +31,7 @@ from playground.engine.race import Race, Runner
 from playground.engine.record import distribution_numbers
 from playground.engine.stages import Context
 from playground.engine.stop import ContextLimit, EndOfSequence, MaxNewTokens, StopRule, StopStrings
-from playground.engine.task import PROMPT_CHUNK, Row, Task
+from playground.engine.task import Row, Task, prompt_pieces
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.request import Lane, Request, effective_stages
 from playground.trace import About, LaneAbout, LaneEvent, ModelAbout, StageAbout, TokenChosen, TokenName, TokensNamed
@@ -379,8 +379,8 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
         for chosen, log_probability in zip(output, logs, strict=True):
             row = task.extend(row, chosen, log_probability)
         everything = row.ids.tolist()
-        for first in range(0, len(everything), PROMPT_CHUNK):
-            logits = task.forward([everything[first : first + PROMPT_CHUNK]])[:, -1]
+        for piece in prompt_pieces(everything, task.model.device):
+            logits = task.forward([piece])[:, -1]
         scored = task.score(logits, [row])
         record = scored.records[0]
         assert record is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,10 @@ class PendingView:
         # Candidates were counted with the rest: take them out again.
         for slot in slots:
             if raw[slot] > -float("inf"):
-                rest[min(int((rest_top - raw[slot]) / REST_BIN), REST_BINS - 1)] -= 1
+                below = np.float32(rest_top) - np.float32(
+                    raw[slot]
+                )  # in float32, as they were counted: a token at a bin's edge must not change sides
+                rest[min(int(below / REST_BIN), REST_BINS - 1)] -= 1
         return StepView(
             ids=tuple(ids[slot] for slot in slots),
             raw=tuple(_score(raw[slot]) for slot in slots),

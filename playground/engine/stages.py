@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers.generation.logits_process import (
     EncoderRepetitionPenaltyLogitsProcessor,
@@ -39,8 +41,9 @@ from transformers.generation.logits_process import (
 )
 
 from playground.engine.knobs import Biases, Registry, TokenSequences, knob, knobs_of
+from playground.engine.known import Known
 from playground.engine.model import Vocabulary
-from playground.errors import BadValue, Text
+from playground.errors import BadValue, PlaygroundError, Text
 
 stages: Registry[type[Stage]] = Registry("stage")
 
@@ -95,6 +98,8 @@ class Stage:
     common: ClassVar[bool] = False
     #: What the stage reads, besides the scores: shown on the page "Parameters".
     acts_on: ClassVar[Literal["history", "logits", "probabilities"]] = "logits"
+    #: Whether every token that is likelier than one that is left is left too, and likelier still.
+    keeps_order: ClassVar[bool] = False
 
     @property
     def is_off(self) -> bool:
@@ -104,6 +109,44 @@ class Stage:
 
     def bind(self, context: Context) -> BoundStage:
         raise NotImplementedError
+
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known | None:
+        """What a record tells of the distribution after this stage, from what it tells of the one before; None: only the model can tell.
+
+        `bound` is this stage on the recorded lane, `history` `[T]` its prompt and the output before the step, `vocabulary` the number of token ids.
+        """
+        return None
+
+
+def per_token(self: Stage, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known | None:
+    """`redecide` of a processor that judges each token by itself: by its history, and by its score only so that higher stays higher."""
+    input_ids = torch.from_numpy(history)[None]  # [1, T]
+    return known.per_token(lambda scores: bound.apply(input_ids, scores, [bound.start]), vocabulary)
+
+
+@dataclass(frozen=True)
+class RecordedVocabulary:
+    """What a trace knows of a vocabulary: its size. Text can't be turned into ids without the tokenizer."""
+
+    size: int
+
+    def piece(self, token: int) -> bytes:
+        raise needs_tokenizer()
+
+    def is_special(self, token: int) -> bool:
+        raise needs_tokenizer()
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        raise needs_tokenizer()
+
+
+def needs_tokenizer() -> PlaygroundError:
+    return PlaygroundError("needs_model", Text("Words become token ids only with the model's tokenizer.", "需要模型的分词器才能把文字变成词元编号。"))
+
+
+def recorded_context(prompt: tuple[int, ...], eos: tuple[int, ...], max_new_tokens: int, vocabulary: int) -> Context:
+    """The context of a lane that is known from its record only, for `redecide`."""
+    return Context(prompt, eos, max_new_tokens, RecordedVocabulary(vocabulary), torch.device("cpu"))
 
 
 @cache
@@ -181,6 +224,7 @@ class SequenceBias(Stage):
     label = Text("sequence bias", "序列偏置")
     summary = Text("Adds a number to the score of the token that would complete a sequence.", "给将要补全某个序列的词元分数加上一个数。")
     acts_on = "history"
+    redecide = per_token
 
     sequence_bias: Biases = knob(
         (), kind="biases", off=(), low=-100.0, high=100.0,
@@ -213,6 +257,7 @@ class EncoderRepetition(Stage):
         "让提示词中的词元更容易（大于 1）或更难（小于 1）出现。",
     )
     acts_on = "history"
+    redecide = per_token
 
     encoder_repetition_penalty: float = knob(
         1.0, off=1.0, low=0.01, high=100.0, slider=(0.5, 2.0), step=0.05,
@@ -246,6 +291,7 @@ class Repetition(Stage):
     )
     common = True
     acts_on = "history"
+    redecide = per_token
 
     repetition_penalty: float = knob(
         1.0, off=1.0, low=0.01, high=100.0, slider=(0.8, 2.0), step=0.05,
@@ -284,6 +330,7 @@ class NoRepeatNGram(Stage):
     summary = Text("Removes every token that would repeat a sequence of n tokens.", "移除会让某个 n 词元序列再次出现的词元。")
     common = True
     acts_on = "history"
+    redecide = per_token
 
     no_repeat_ngram_size: int = knob(
         0, off=0, low=0, slider=(0, 8), step=1,
@@ -312,6 +359,7 @@ class BadWords(Stage):
     label = Text("bad words", "禁用词")
     summary = Text("Removes the token that would complete a forbidden sequence.", "移除会补全禁用序列的词元。")
     acts_on = "history"
+    redecide = per_token
 
     bad_words: TokenSequences = knob(
         (), off=(),
@@ -341,6 +389,7 @@ class MinLength(Stage):
     label = Text("minimum length", "最小长度")
     summary = Text("Removes EOS while prompt and output together are too short.", "提示词与输出合计过短时移除结束词元。")
     acts_on = "history"
+    redecide = per_token
 
     min_length: int = knob(
         0, off=0, low=0, slider=(0, 256), step=1,
@@ -369,6 +418,7 @@ class MinNewTokens(Stage):
     label = Text("minimum new tokens", "最少新词元")
     summary = Text("Removes EOS while the output is too short.", "输出过短时移除结束词元。")
     acts_on = "history"
+    redecide = per_token
 
     min_new_tokens: int = knob(
         0, off=0, low=0, slider=(0, 256), step=1,
@@ -396,6 +446,7 @@ class ForcedEOS(Stage):
     label = Text("forced EOS", "强制结束")
     summary = Text("Leaves only EOS for the last token that the lane may write.", "通道的最后一个词元只允许是结束词元。")
     acts_on = "history"
+    redecide = per_token
 
     forced_eos: bool = knob(
         False, off=False,
@@ -460,6 +511,7 @@ class Suppress(Stage):
     kind = "processor"
     label = Text("suppress tokens", "屏蔽词元")
     summary = Text("Removes some tokens at every step.", "每一步都移除某些词元。")
+    redecide = per_token
 
     suppress_tokens: TokenSequences = knob(
         (), off=(),
@@ -483,6 +535,7 @@ class BeginSuppress(Stage):
     label = Text("begin-suppress tokens", "开头屏蔽词元")
     summary = Text("Removes some tokens at the first step only.", "只在第一步移除某些词元。")
     acts_on = "history"
+    redecide = per_token
 
     begin_suppress_tokens: TokenSequences = knob(
         (), off=(),
@@ -512,6 +565,7 @@ class Presence(Stage):
     label = Text("presence penalty", "存在惩罚")
     summary = Text("Lowers every token that is in the output by the same amount.", "对输出中出现过的词元统一降低同样的分数。")
     acts_on = "history"
+    redecide = per_token
 
     presence_penalty: float = knob(
         0.0, off=0.0, low=-2.0, high=2.0, slider=(-2.0, 2.0), step=0.1,
@@ -546,6 +600,7 @@ class Frequency(Stage):
     label = Text("frequency penalty", "频率惩罚")
     summary = Text("Lowers a token by an amount for every time that it is in the output.", "词元在输出中每出现一次，就再降低一次分数。")
     acts_on = "history"
+    redecide = per_token
 
     frequency_penalty: float = knob(
         0.0, off=0.0, low=-2.0, high=2.0, slider=(-2.0, 2.0), step=0.1,
@@ -576,6 +631,7 @@ class LogitBias(Stage):
     kind = "processor"
     label = Text("logit bias", "logit 偏置")
     summary = Text("Adds a number to the scores of some tokens.", "给某些词元的分数加上一个数。")
+    redecide = per_token
 
     logit_bias: Biases = knob(
         (), kind="biases", off=(), low=-100.0, high=100.0,
@@ -629,6 +685,7 @@ class Temperature(Stage):
         "除以所有分数：大于 1 使分布更平，小于 1 使分布更尖。",
     )
     common = True
+    keeps_order = True
 
     temperature: float = knob(
         1.0, off=1.0, low=0.0, low_open=True, high=1000.0, slider=(0.1, 2.0), step=0.05,
@@ -645,6 +702,9 @@ class Temperature(Stage):
             return BoundStage(lambda input_ids, scores: scores.masked_fill(scores < scores.amax(-1, keepdim=True), -math.inf))
         return BoundStage(TemperatureLogitsWarper(float(self.temperature)))
 
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        return known.likeliest() if self.temperature < COLD else known.scaled(self.temperature)
+
 
 @stages.register
 @dataclass(frozen=True)
@@ -659,6 +719,7 @@ class TopH(Stage):
     label = Text("top-h", "top-h")
     summary = Text("Keeps the likeliest tokens up to a share of the distribution's entropy.", "按概率从高到低保留词元，直到达到分布熵的某个比例。")
     acts_on = "probabilities"
+    keeps_order = True
 
     top_h: float = knob(
         0.0, off=0.0, low=0.0, high=1.0, slider=(0.0, 1.0), step=0.05,
@@ -687,6 +748,7 @@ class TopK(Stage):
     label = Text("top-k", "top-k")
     summary = Text("Keeps the k highest scores, and whatever equals the k-th.", "保留分数最高的 k 个词元，以及与第 k 个并列的词元。")
     common = True
+    keeps_order = True
 
     top_k: int = knob(
         0, off=0, low=-1, slider=(0, 200), step=1,
@@ -707,6 +769,9 @@ class TopK(Stage):
             return BoundStage()
         return BoundStage(TopKLogitsWarper(int(self.top_k), min_tokens_to_keep=context.min_tokens_to_keep))
 
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        return known if self.is_off else known.top_k(self.top_k)
+
 
 @stages.register
 @dataclass(frozen=True)
@@ -722,6 +787,7 @@ class TopP(Stage):
     summary = Text("Keeps the likeliest tokens until together they have probability p.", "按概率从高到低保留词元，直到累计概率达到 p。")
     common = True
     acts_on = "probabilities"
+    keeps_order = True
 
     top_p: float = knob(
         1.0, off=1.0, low=0.0, low_open=True, high=1.0, slider=(0.05, 1.0), step=0.01,
@@ -738,6 +804,9 @@ class TopP(Stage):
             return BoundStage()
         return BoundStage(TopPLogitsWarper(float(self.top_p), min_tokens_to_keep=context.min_tokens_to_keep))
 
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        return known if self.is_off else known.top_p(self.top_p)
+
 
 @stages.register
 @dataclass(frozen=True)
@@ -753,6 +822,7 @@ class MinP(Stage):
     summary = Text("Removes tokens less likely than a share of the likeliest one.", "移除概率低于最高概率某个比例的词元。")
     common = True
     acts_on = "probabilities"
+    keeps_order = True
 
     min_p: float = knob(
         0.0, off=0.0, low=0.0, high=1.0, slider=(0.0, 1.0), step=0.01,
@@ -766,6 +836,12 @@ class MinP(Stage):
 
     def bind(self, context: Context) -> BoundStage:
         return BoundStage(MinPLogitsWarper(float(self.min_p), min_tokens_to_keep=context.min_tokens_to_keep))
+
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        if self.is_off:
+            return known
+        share = math.log(self.min_p)
+        return known.above(known.highest[0] + share, known.highest[1] + share)
 
 
 @stages.register
@@ -797,6 +873,9 @@ class Typical(Stage):
             return BoundStage()
         return BoundStage(TypicalLogitsWarper(float(self.typical_p), min_tokens_to_keep=context.min_tokens_to_keep))
 
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        return known if self.is_off else known.typical(self.typical_p)
+
 
 @stages.register
 @dataclass(frozen=True)
@@ -811,6 +890,7 @@ class Epsilon(Stage):
     label = Text("epsilon", "epsilon 截断")
     summary = Text("Removes tokens below a fixed probability.", "移除概率低于固定值的词元。")
     acts_on = "probabilities"
+    keeps_order = True
 
     epsilon_cutoff: float = knob(
         0.0, off=0.0, low=0.0, high=1.0, high_open=True, slider=(0.0, 0.1), step=0.001,
@@ -823,6 +903,12 @@ class Epsilon(Stage):
         if self.is_off:
             return BoundStage()
         return BoundStage(EpsilonLogitsWarper(float(self.epsilon_cutoff), min_tokens_to_keep=context.min_tokens_to_keep))
+
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        if self.is_off:
+            return known
+        least = math.log(self.epsilon_cutoff)
+        return known.above(known.log_normaliser[0] + least, known.log_normaliser[1] + least)
 
 
 @stages.register
@@ -838,6 +924,7 @@ class Eta(Stage):
     label = Text("eta", "eta 截断")
     summary = Text("Removes tokens below a probability that falls as the entropy grows.", "移除低于阈值的词元，熵越大阈值越低。")
     acts_on = "probabilities"
+    keeps_order = True
 
     eta_cutoff: float = knob(
         0.0, off=0.0, low=0.0, high=1.0, high_open=True, slider=(0.0, 0.1), step=0.001,
@@ -853,6 +940,13 @@ class Eta(Stage):
         if self.is_off:
             return BoundStage()
         return NeedsDistribution(EtaLogitsWarper(float(self.eta_cutoff), min_tokens_to_keep=context.min_tokens_to_keep, device=context.device))
+
+    def redecide(self, known: Known, bound: BoundStage, history: NDArray[np.int64], vocabulary: int) -> Known:
+        if self.is_off:
+            return known
+        epsilon, (entropy, most_entropy) = math.log(self.eta_cutoff), known.entropy_bounds
+        low, high = (min(epsilon, epsilon / 2 - nats) for nats in (most_entropy, entropy))
+        return known.above(known.log_normaliser[0] + low, known.log_normaliser[1] + high)
 
 
 @stages.register
@@ -871,6 +965,7 @@ class Mirostat(Stage):
         "移除惊讶度超过 mu 的词元，并调节 mu 使平均惊讶度趋近目标。",
     )
     acts_on = "probabilities"
+    keeps_order = True
 
     mirostat_tau: float = knob(
         0.0, off=0.0, low=0.0, high=20.0, slider=(0.0, 10.0), step=0.1,
@@ -914,3 +1009,18 @@ class BoundMirostat(BoundStage):
 
     def numbers(self, state: float) -> tuple[tuple[str, float], ...]:
         return (("mu", state),)
+
+
+# --- orders ----------------------------------------------------------------------------------
+
+TRANSFORMERS_ORDER = tuple(stages.all())
+"""transformers' order (`_get_logits_processor`, 5.24) is the order in which stages are declared: our own processors stand where it
+puts custom ones, mirostat last."""
+
+_VLLM_KNOWS = (
+    "bad_words", "min_length", "min_new_tokens", "logit_bias", "repetition", "frequency", "presence", "temperature", "min_p", "top_k", "top_p",
+)  # fmt: skip
+VLLM_ORDER = (*_VLLM_KNOWS, *(name for name in TRANSFORMERS_ORDER if name not in _VLLM_KNOWS))
+"""vLLM's order (V1 sampler, 0.32); stages that it doesn't know come after its top-p."""
+
+ORDERS = {"transformers": TRANSFORMERS_ORDER, "vllm": VLLM_ORDER}

@@ -20,8 +20,16 @@ from playground.engine.stop import Stopped, StopRule, StopStrings
 from playground.errors import PlaygroundError, Text
 from playground.trace import Event, PromptRead, StepView, TokenChosen
 
-#: Prompts are read in pieces of this many tokens, and Stop is looked at between them.
+#: Prompts are read in pieces of this many tokens, and Stop is looked at between them: on a CPU a piece deep in a long
+#: prompt takes a good part of a second.
 PROMPT_CHUNK = 128
+PROMPT_CHUNK_ON_CPU = 64
+
+
+def prompt_pieces(tokens: Sequence[int], device: torch.device) -> list[Sequence[int]]:
+    """The pieces in which a prompt is read on this device."""
+    size = PROMPT_CHUNK_ON_CPU if device.type == "cpu" else PROMPT_CHUNK
+    return [tokens[first : first + size] for first in range(0, len(tokens), size)]
 
 
 @dataclass(frozen=True)
@@ -103,10 +111,9 @@ class Task:
         if self.prompt_logits is not None:
             return self.prompt_logits
         logits = None
-        for first in range(0, len(self.prompt), PROMPT_CHUNK):
-            chunk = self.prompt[first : first + PROMPT_CHUNK]
-            logits = self.forward([chunk])[:, -1]
-            yield (PromptRead(tokens=first + len(chunk), total=len(self.prompt), seconds=0.0, cache_bytes=self.model.cache_bytes),)
+        for piece in prompt_pieces(self.prompt, self.model.device):
+            logits = self.forward([piece])[:, -1]
+            yield (PromptRead(tokens=self.model.length, total=len(self.prompt), seconds=0.0, cache_bytes=self.model.cache_bytes),)
         assert logits is not None, "a prompt has at least one token"
         return logits
 

@@ -16,17 +16,19 @@ from typing import Any, Protocol
 import gradio as gr
 
 from playground.errors import Text
+from playground.records.recordings import is_recording
+from playground.ui.recordings import Recordings
 
 log = logging.getLogger(__name__)
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 #: The page's scripts in the order in which they build on each other; they share one function scope.
-SCRIPTS = ("dom", "texts", "numbers", "popover", "bus", "run", "strip", "lanes", "editor", "plots", "focus", "page")
+SCRIPTS = ("dom", "texts", "numbers", "popover", "bus", "run", "replay", "strip", "lanes", "editor", "plots", "focus", "page")
 
 #: What the page may call by name; each takes and returns JSON values and answers a visitor's mistake with {"error": …}.
 SERVER_FUNCTIONS = (
-    "declarations", "models", "set_device", "prepare", "start", "control", "figure", "step", "lookup", "record", "trace",
+    "recordings", "recording", "declarations", "models", "set_device", "prepare", "start", "control", "figure", "step", "lookup", "record", "trace",
 )  # fmt: skip
 
 PLOTLY = ASSETS / "vendor" / "plotly-basic.min.js"
@@ -70,6 +72,21 @@ class Arriving:
         return getattr(self._made.result(), name)
 
 
+class Front:
+    """Who answers what the page asks: recordings need no service, and don't wait for it to arrive."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._recordings = Recordings()
+
+    def function(self, name: str, arguments: Any) -> Callable[..., Any]:
+        """The function of that name that answers these arguments; its first one may name a run."""
+        recorded = isinstance(arguments, list) and bool(arguments) and is_recording(arguments[0])
+        if name in ("recordings", "recording") or (recorded and hasattr(self._recordings, name)):
+            return getattr(self._recordings, name)
+        return getattr(self._service, name)
+
+
 class Service(Protocol):
     """What the page asks of the server: the functions named in `SERVER_FUNCTIONS`, and the stream of a run."""
 
@@ -85,11 +102,12 @@ def build(service: Service, register: Callable[[Service], None] | None = None) -
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     gr.set_static_paths([PLOTLY])
+    front = Front(service)
     with gr.Blocks(title="Decoding Playground", fill_width=True) as page:
         gr.HTML(
             html_template=_asset("page.html"),
             js_on_load=_script(),
-            server_functions=[_callable(service, name) for name in SERVER_FUNCTIONS],
+            server_functions=[_callable(front, name) for name in SERVER_FUNCTIONS],
             apply_default_css=False,
             elem_id="playground-page",
         )
@@ -146,11 +164,11 @@ def _stream(service: Service) -> Callable[[gr.EventData, gr.Request], Iterator[s
     return follow
 
 
-def _callable(service: Service, name: str) -> Callable[[Any], Any]:
+def _callable(front: Front, name: str) -> Callable[[Any], Any]:
     """A server function as Gradio calls it: with one JSON value, which here is the list of arguments."""
 
     def call(arguments: Any) -> Any:
-        function = getattr(service, name)
+        function = front.function(name, arguments)
         try:
             bound = inspect.signature(function).bind(*arguments)
         except TypeError:

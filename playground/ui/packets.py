@@ -20,7 +20,20 @@ from playground.measures.distribution import distributions
 from playground.measures.latency import RaceMeter
 from playground.measures.parts import PARTS
 from playground.measures.text import TextJoiner, display_name
-from playground.trace import DeviceSampled, Event, Finished, LaneEvent, PromptRead, StepTimed, StepView, TokenChosen, TokenName, TokensNamed
+from playground.trace import (
+    About,
+    DeviceSampled,
+    Event,
+    Finished,
+    LaneEvent,
+    PromptRead,
+    StepTimed,
+    StepView,
+    TokenChosen,
+    TokenName,
+    TokensNamed,
+    Trace,
+)  # fmt: skip
 
 #: Seconds between two packets, and how many events one may carry: the page draws while the rest waits.
 TICK = 0.1
@@ -36,9 +49,9 @@ def rounded(number: float | None, digits: int = 5) -> float | None:
 
 @dataclass
 class Payloads:
-    """The events of one run as the page hears them, each encoded once for all of its viewers."""
+    """The events of one run or recording as the page hears them, each encoded once for all of its viewers."""
 
-    run: Run
+    run: Run | Trace
     encoded: list[str] = field(default_factory=list)
     names: dict[str, dict[int, TokenName]] = field(default_factory=dict)
     joiners: dict[int, TextJoiner] = field(default_factory=dict)
@@ -175,7 +188,7 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
             # The place in the line moves without the run changing: a waiting run is told every time.
             if count > seq or seen != version or not packet or run.phase == "queued":
                 payloads.upto(count)
-                about = about_json(run) if run.about is not None and not about_sent else None
+                about = about_json(run.about) if run.about is not None and not about_sent else None
                 about_sent = about_sent or about is not None
                 number += 1
                 packet = _packet(line, run, number, count, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about, state)
@@ -195,10 +208,29 @@ def _packet(
     return f'{json.dumps(rest, separators=(",", ":"), ensure_ascii=False)[:-1]},"events":[{",".join(filter(None, events))}]}}'
 
 
-def about_json(run: Run) -> dict[str, Any]:
+def replayed(trace: Trace) -> list[dict[str, Any]]:
+    """A whole trace as the packets of a live run, one per step: events, the numbers that changed, and the second when it came."""
+    payloads = Payloads(trace)
+    told: dict[tuple[str, str], Quantity] = {}
+    known: dict[tuple[str, str], Any] = {}
+    made: list[dict[str, Any]] = []
+    begun = 0
+    for count, (_, event) in enumerate(trace.events, 1):
+        if not isinstance(event, StepTimed | Finished):
+            continue
+        payloads.upto(count)
+        numbers: dict[str, dict[str, Any]] = {}
+        for key, values in numbers_json(payloads.numbers, told).items():
+            numbers[key] = {name: value for name, value in values.items() if known.get((key, name), known) != value}
+            known |= {(key, name): value for name, value in values.items()}
+        events = [json.loads(encoded) for encoded in payloads.encoded[begun:count] if encoded]
+        made.append({"at": rounded(event.at), "events": events, "numbers": {key: values for key, values in numbers.items() if values}})
+        begun = count
+    return made
+
+
+def about_json(about: About, recorded: bool = False) -> dict[str, Any]:
     """What the page needs to know of a run before its first event."""
-    about = run.about
-    assert about is not None
     lanes = [
         {
             "name": lane.name, "model": lane.model, "strategy": lane.strategy,
@@ -210,7 +242,7 @@ def about_json(run: Run) -> dict[str, Any]:
     models = [{"key": m.key, "name": m.name, "dtype": m.dtype, "device": m.device, "cacheFormula": m.cache_formula} for m in about.models]
     return {
         "lanes": lanes, "models": models, "machine": about.machine, "created": about.created, "warm": about.warm, "rendered": about.lanes[0].rendered,
-        "request": about.request,
+        "request": about.request, "recorded": recorded,
     }  # fmt: skip
 
 

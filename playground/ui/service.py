@@ -6,7 +6,6 @@ No gradio here: the page, the API endpoints and the tests call the same function
 from __future__ import annotations
 
 import dataclasses
-import functools
 import secrets
 import threading
 import time
@@ -18,39 +17,24 @@ from playground import presets
 from playground.backends import catalog as models_catalog
 from playground.backends import hub, loading, local
 from playground.backends.progress import Progress, Report
-from playground.engine.knobs import knobs_of
 from playground.engine.record import FINAL_TOP, RAW_TOP
 from playground.engine.stages import stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
-from playground.figures import Look, figures, get_figure
 from playground.figures.palette import PALETTES
 from playground.line import Comparison, Line, Run
 from playground.measures.distribution import distributions
 from playground.measures.text import display_name
+from playground.records import recordings
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
-from playground.trace import StepView, TokenChosen, TokenName, Trace
-from playground.ui import packets, zerogpu
-
-Answer = dict[str, Any]
+from playground.trace import TokenChosen, TokenName, Trace
+from playground.ui import packets, views, zerogpu
+from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
 
 #: When more than this many wait on a public host, new runs are capped at so many tokens per lane.
 CROWD = 5
 CROWDED_TOKENS = 40
-
-
-def answers(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """What a visitor can mend comes back as {"error": …}; a bug is raised and lands in the log."""
-
-    @functools.wraps(function)
-    def answer(*arguments: Any) -> Answer:
-        try:
-            return function(*arguments)
-        except PlaygroundError as error:
-            return {"error": error.to_json()}
-
-    return answer
 
 
 class Service:
@@ -162,28 +146,12 @@ class Service:
     def declarations(self) -> Answer:
         """Everything that the page builds its controls from."""
         return {
-            "strategies": [
-                {
-                    "name": strategy.name, "label": strategy.label.to_json(), "summary": strategy.summary.to_json(), "warps": strategy.warps,
-                    "knobs": {name: declared.to_json() for name, declared in knobs_of(strategy).items()}, "loop": strategy.loop,
-                }
-                for strategy in strategies.all().values()
-            ],
-            "stages": [
-                {
-                    "name": stage.name, "kind": stage.kind, "label": stage.label.to_json(), "summary": stage.summary.to_json(),
-                    "common": stage.common, "knobs": {name: declared.to_json() for name, declared in knobs_of(stage).items()},
-                }
-                for stage in stages.all().values()
-            ],
+            **views.declared(strategies.all().values(), stages.all().values()),
             "orders": ORDERS,
             "limits": dataclasses.asdict(self.limits),
             "presets": [{"label": label.to_json(), "lane": lane} for label, lane in presets.PRESETS],
             "classic": Request.from_json(presets.classic(), self.limits).to_json(),
-            "figures": [
-                {"name": figure.name, "label": figure.label.to_json(), "summary": figure.summary.to_json(), "scope": figure.scope}
-                for figure in figures().values()
-            ],
+            "figures": views.declared_figures(),
             "palette": {theme: palette.lanes for theme, palette in PALETTES.items()},
             "public": self.public, "pause": self.line.pausable, "version": playground.__version__,
         }  # fmt: skip
@@ -333,52 +301,20 @@ class Service:
 
     @answers
     def figure(self, run_id: Any, name: Any, lane: Any, position: Any, look: Any) -> Answer:
-        trace = self._trace(run_id)
-        wanted = _look(look)
-        lane = _lane(trace, lane)
-        if not isinstance(position, int) or isinstance(position, bool):
-            position = None
-        figure = get_figure(name if isinstance(name, str) else "")
-        spec, text = figure.spec(trace, lane, position, wanted), figure.describe(trace, lane, position, wanted)
-        return {"figure": spec, "text": text.to_json(), "table": figure.table(trace, lane, position, wanted)}
+        labels = {name: stage.label for name, stage in stages.all().items()}
+        return views.figure(self._trace(run_id), name, lane, position, look, labels, recorded=recordings.is_recording(run_id))
 
     @answers
     def step(self, run_id: Any, lane: Any, position: Any) -> Answer:
         """Everything recorded about one step, for the sheet under a token."""
-        trace = self._trace(run_id)
-        lane = _lane(trace, lane)
-        chosen = _chosen(trace, lane, position)
-        names = trace.names(trace.about.lanes[lane].model)
-        answer: Answer = {
-            "position": chosen.position, "token": chosen.token, "text": display_name(names.get(chosen.token)), "u": chosen.u,
-            "interval": chosen.interval, "rank": chosen.rank, "raw_rank": chosen.raw_rank, "states": chosen.stage_states,
-            "stages": [], "candidates": [],
-        }  # fmt: skip
-        view = chosen.view
-        if view is None:
-            return answer
-        way = distributions(view)
-        removed = removed_by(view)
-        return answer | {
-            "entropy": view.entropy,
-            "alive": view.alive,
-            "stages": [{"stage": s.stage, "alive": s.alive, "entropy": s.entropy, "removed_mass": s.removed_mass} for s in view.stages],
-            "candidates": [
-                {
-                    "id": token, "text": display_name(names.get(token)), "raw": packets.rounded(way[0].probabilities[index]),
-                    "final": packets.rounded(way[-1].probabilities[index]) if index not in removed else None, "removed_by": removed.get(index),
-                }
-                for index, token in enumerate(view.ids)
-            ],
-        }  # fmt: skip
+        return views.step(self._trace(run_id), lane, position)
 
     @answers
     def lookup(self, run_id: Any, lane: Any, position: Any, text: Any) -> Answer:
         """Any token's probability and rank at a step: the model reads the prefix again."""
-        run = self.line.get(run_id)
         trace = self._trace(run_id)
-        lane = _lane(trace, lane)
-        chosen = _chosen(trace, lane, position)
+        lane = lane_of(trace, lane)
+        chosen = chosen_at(trace, lane, position)
         if not isinstance(text, str) or not 0 < len(text) <= 100 or has_half_characters(text):
             raise BadValue("token_unclear", Text("Type one token, or #id.", "请输入一个词元，或 #编号。"))
         key = trace.about.lanes[lane].model
@@ -393,18 +329,19 @@ class Service:
                 ),
             )
         try:
-            return self._look_up(run, trace, lane, chosen, text)
+            return self._look_up(trace, lane, chosen, text)
         finally:
             self._looking_up.release()
 
-    def _look_up(self, run: Run, trace: Trace, lane: int, chosen: TokenChosen, text: str) -> Answer:
+    def _look_up(self, trace: Trace, lane: int, chosen: TokenChosen, text: str) -> Answer:
         before = [event for event in trace.of(lane, TokenChosen) if event.position < chosen.position]
         key = trace.about.lanes[lane].model
         loaded = next((model for model in self.catalog.loaded() if model.key == key), None)
         if loaded is None:
             raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
-        prepared = local.prepare_lane(run.request, run.request.lanes[lane], loaded)
-        found = local.look_up(run.request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
+        request = Request.from_json(trace.about.request, self.limits)
+        prepared = local.prepare_lane(request, request.lanes[lane], loaded)
+        found = local.look_up(request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
         return {
             "id": found.token, "text": display_name(local.token_name(loaded.vocabulary, found.token)),
             "raw": {"p": packets.rounded(found.raw_probability), "rank": found.raw_rank},
@@ -420,16 +357,12 @@ class Service:
         return {"json": self._trace(run_id).to_json()}
 
     def _trace(self, run_id: Any) -> Trace:
+        if recordings.is_recording(run_id):
+            return recordings.load(recordings.name_of(run_id))
         run: Run = self.line.get(run_id)
         if run.about is None:
             raise BadValue("run_not_begun", Text("This run has not begun.", "这个运行还没有开始。"))
         return Trace(run.about, packets.events_of(run))
-
-
-def removed_by(view: StepView) -> dict[int, str]:
-    """Of the candidates that are gone after the last stage, by index: which stage removed each (first)."""
-    final = distributions(view)[-1].probabilities
-    return {index: stage.stage for stage in reversed(view.stages) for index in stage.masked if final[index] == 0.0}
 
 
 def _recorded(chosen: TokenChosen, names: dict[int, TokenName], text: str) -> Answer | None:
@@ -467,34 +400,3 @@ def _visitor(visitor: Any) -> str:
     if not isinstance(visitor, str) or not 8 <= len(visitor) <= 100:
         raise BadValue("visitor", Text("This page has no visitor id: reload it.", "此页面没有访客编号：请刷新。"))
     return visitor
-
-
-def _look(look: Any) -> Look:
-    """How the page wants a figure, from what a page may send."""
-    look = look if isinstance(look, dict) else {}
-    return Look(
-        theme="dark" if look.get("theme") == "dark" else "light",
-        language="zh" if look.get("language") == "zh" else "en",
-        narrow=bool(look.get("narrow")),
-        stage_labels={name: stage.label for name, stage in stages.all().items()},
-    )
-
-
-def _lane(trace: Trace, lane: Any) -> int:
-    if lane is None:
-        return 0
-    if not isinstance(lane, int) or isinstance(lane, bool) or not 0 <= lane < len(trace.about.lanes):
-        raise BadValue("lane_unknown", Text("This run has no such lane.", "这个运行没有这条通道。"))
-    return lane
-
-
-def _chosen(trace: Trace, lane: int, position: Any) -> TokenChosen:
-    """The token at a position of a lane; the newest where none is named."""
-    tokens = list(trace.of(lane, TokenChosen))
-    if not tokens:
-        raise BadValue("no_step", Text("This lane has no token yet.", "这条通道还没有词元。"))
-    if position is None:
-        return tokens[-1]
-    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < len(tokens):
-        raise BadValue("no_step", Text("This lane has no token there.", "这条通道在那里没有词元。"))
-    return tokens[position]

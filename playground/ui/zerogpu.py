@@ -1,6 +1,7 @@
 """ZeroGPU Spaces: a GPU that is borrowed for one call at a time, in a process of its own.
 
-Follows the source of `spaces` 0.51 (`zero/wrappers.py`, `zero/torch/patching.py`) and was not run on ZeroGPU hardware.
+Follows the source of `spaces` 0.51 (`zero/wrappers.py`, `zero/torch/patching.py`) and was not run on ZeroGPU hardware: the
+package itself was tried on a CPU, with stand-ins for CUDA and for the service that lends the GPU.
 What that source asks for, and how it is met:
 
 - The GPU is lent to one decorated sync generator: a whole comparison, all lanes in turn, is one call of it.
@@ -188,7 +189,7 @@ def _refused(error: gr.Error) -> PlaygroundError:
     reason = f"{getattr(error, 'title', '')}: {error.message}"
     return PlaygroundError(
         "gpu_refused",
-        Text("No GPU for this run. {reason}", "此次运行没有可用的 GPU。{reason}"),
+        Text("The GPU was refused or taken back. {reason}", "GPU 未获批准或已被收回。{reason}"),
         reason=reason[:400],
     )
 

@@ -1,0 +1,136 @@
+// A recording plays in the lanes: the packets of the run that was recorded, at the pace at which they came.
+
+/** Recorded seconds per second, as the button walks through them. */
+const SPEEDS = [1, 2, 4];
+
+class Replay {
+  constructor(recording, heard) {
+    this.recording = recording;
+    this.heard = heard; // called after every change, with the packets that came
+    this.next = 0;
+    this.time = 0;
+    this.speed = 1;
+    this.playing = false;
+    this.parts = firstParting(recording.packets, recording.about.lanes.length);
+    // It stops once, where the lanes part: what happened there is what the page is about.
+    this.stopAt = this.parts?.packet ?? null;
+    this.told = false; // whether the page has pointed at it
+    this.timer = null;
+    this.began = 0;
+  }
+
+  /** Whether it has come to where the lanes part. */
+  get parted() {
+    return this.parts !== null && this.next > this.parts.packet;
+  }
+
+  get ended() {
+    return this.next >= this.recording.packets.length;
+  }
+
+  get seconds() {
+    return this.recording.packets.at(-1)?.at ?? 0;
+  }
+
+  play() {
+    if (this.ended || this.playing) return;
+    this.playing = true;
+    this.began = performance.now();
+    this.timer = setInterval(() => this.tick(), 50);
+    this.heard([]);
+  }
+
+  pause() {
+    this.playing = false;
+    clearInterval(this.timer);
+    this.heard([]);
+  }
+
+  /** Nobody looks at it any more. */
+  leave() {
+    this.playing = false;
+    clearInterval(this.timer);
+  }
+
+  faster() {
+    this.speed = SPEEDS[(SPEEDS.indexOf(this.speed) + 1) % SPEEDS.length];
+    this.heard([]);
+  }
+
+  tick() {
+    const now = performance.now();
+    // A tab that slept doesn't jump: it goes on where it was.
+    this.time += (Math.min(now - this.began, 500) / 1000) * this.speed;
+    this.began = now;
+    const came = [];
+    while (this.playing && !this.ended && this.recording.packets[this.next].at <= this.time) came.push(this.take());
+    if (came.length) this.heard(came);
+  }
+
+  take() {
+    const packet = this.recording.packets[this.next];
+    const stop = this.next === this.stopAt;
+    this.next += 1;
+    this.time = Math.max(this.time, packet.at);
+    if (stop) this.stopAt = null;
+    if (stop || this.ended) {
+      this.playing = false;
+      clearInterval(this.timer);
+    }
+    return packet;
+  }
+
+  /** One step of every lane that still has one. */
+  step() {
+    this.leave();
+    const lanes = new Set(this.recording.packets.slice(this.next).flatMap((packet) => steppers(packet)));
+    const came = [];
+    while (lanes.size && !this.ended) {
+      const packet = this.take();
+      for (const lane of steppers(packet)) lanes.delete(lane);
+      came.push(packet);
+    }
+    this.heard(came);
+  }
+
+  /** Everything up to the parting, or to the end, at once. */
+  skip() {
+    const until = this.stopAt ?? this.recording.packets.length - 1;
+    this.leave();
+    const came = [];
+    while (this.next <= until && !this.ended) came.push(this.take());
+    this.heard(came);
+  }
+
+  again() {
+    this.leave();
+    this.next = 0;
+    this.time = 0;
+    this.stopAt = null;
+  }
+}
+
+const steppers = (packet) => packet.events.filter(([, kind]) => kind === "step").map(([lane]) => lane);
+
+/** Where the first two lanes part: the lanes, the position, and the packet by which both have their token there; null if none do. */
+function firstParting(packets, count) {
+  const tokens = Array.from({ length: count }, () => []); // lane → [token id, index of its packet]
+  packets.forEach((packet, index) => {
+    for (const [lane, kind, payload] of packet.events) if (kind === "token") tokens[lane].push([payload.t, index]);
+  });
+  let first = null;
+  for (let a = 0; a < count; a++) {
+    for (let b = a + 1; b < count; b++) {
+      const length = Math.min(tokens[a].length, tokens[b].length);
+      let position = 0;
+      while (position < length && tokens[a][position][0] === tokens[b][position][0]) position += 1;
+      if (position < length && (first === null || position < first.position)) {
+        first = { lanes: [a, b], position, packet: Math.max(tokens[a][position][1], tokens[b][position][1]) };
+      }
+    }
+  }
+  if (first === null) return null;
+  // Where a third lane is at the same position, the picture is whole only when it has its token too.
+  const others = tokens.filter((lane) => lane.length > first.position).map((lane) => lane[first.position][1]);
+  return { ...first, packet: Math.max(...others) };
+}
