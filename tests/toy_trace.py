@@ -120,10 +120,18 @@ def logits_along(model: Any, prompt: Sequence[int], output: Sequence[int]) -> li
     return logits
 
 
-def truth(task: Task, logits: Tensor, output: Sequence[int], u: float | None) -> int:
-    """The token that the engine chooses from these logits after this output: scored by every stage, then drawn or argmaxed."""
-    start = task.start
-    row = Row(torch.tensor([*task.prompt, *output]), tuple(output), start.stage_states, start.stop_states)
+def row_after(task: Task, chosen: Sequence[TokenChosen]) -> Row:
+    """The row in which these recorded tokens stand, with the states that stages have after them."""
+    row = task.start
+    for event in chosen:
+        row = task.extend(row, event.token, event.log_probability or 0.0)
+    return row
+
+
+def truth(task: Task, logits: Tensor, row: Row, u: float | None) -> int | None:
+    """The token that the engine chooses from these logits after this row, scored by every stage, then drawn or argmaxed; None if none is left."""
     with torch.inference_mode():
         scored = task.score(logits, [row], views=())
+        if bool((scored.scores == -float("inf")).all()):
+            return None
         return (task.most_likely(scored) if u is None else task.draw(scored, u)).token

@@ -102,6 +102,7 @@ class Known:
         """
         raw = np.array([-np.inf if score is None else score for score in view.raw], np.float32)
         scores = raw.astype(np.float64)
+        finite = np.where(raw > -np.inf, scores, scores.min(initial=0.0, where=raw > -np.inf))  # what is dead needs a place, too
         counts = np.array(view.rest, np.float64)
         if (counts < 0).any():  # a record at odds with itself: nothing but the number can be believed
             counts = np.array([max(counts.sum(), 0.0)])
@@ -113,7 +114,7 @@ class Known:
         index = view.ids.index(chosen.token)
         counts, lows, highs, split = _split(counts, lows, highs, scores, index, chosen.raw_rank)
         known = Known(
-            ids=np.array(view.ids, np.int64), raw=scores, scores=scores, sure=scores > -np.inf, possible=scores > -np.inf,
+            ids=np.array(view.ids, np.int64), raw=scores, scores=finite, sure=scores > -np.inf, possible=scores > -np.inf,
             counts=counts, lows=lows, highs=highs, top=view.rest_top, moments=(), ties=np.inf if _coarse(raw) else COINCIDENCES,
             chosen=index, split=split,
         )  # fmt: skip
@@ -343,7 +344,9 @@ class Known:
 
         `process` is the stage itself: it sees a whole vocabulary `[1, V]` in which unrecorded tokens have the highest score that they can have.
         """
-        before = np.full((1, vocabulary), self.rest_high if math.isfinite(self.rest_high) else 0.0, np.float32)
+        # Not 0: forcing a token gives it the score 0, and that has to show as a change.
+        fill = self.rest_high if math.isfinite(self.rest_high) and self.rest_high else 1e-30
+        before = np.full((1, vocabulary), fill, np.float32)
         before[0, self.ids] = np.where(self.possible, self.scores, -np.inf)
         before[0, self.moved] = self.moved_highs
         after = process(torch.from_numpy(before)).numpy()
@@ -351,17 +354,18 @@ class Known:
         different = (after != before)[0]
         different[self.ids] = False
         changed = np.flatnonzero(different)
-        if not len(changed) and np.array_equal(scores[self.possible], self.scores[self.possible]):
-            return self
         alive = scores > -np.inf
-        known = self._after(scores=np.where(self.possible, scores, self.scores), sure=self.sure & alive, possible=self.possible & alive)
+        if not len(changed) and np.array_equal(alive, self.possible) and np.array_equal(scores[alive], self.scores[alive]):
+            return self
+        forced = alive & ~self.possible  # a forced token comes back from the dead
+        known = self._after(scores=np.where(alive, scores, self.scores), sure=(self.sure & alive) | forced, possible=(self.possible & alive) | forced)
         again = different[self.moved]
         moved = np.concatenate([self.moved[~again], changed])
         highs = np.concatenate([self.moved_highs[~again], after[0, changed].astype(np.float64) + self.margin])
         left = highs > -np.inf
         fresh = len(changed) - int(again.sum())
         if len(self.ids) + len(self.moved) + fresh >= vocabulary:  # not one token of the rest is as it was
-            known = known.without_rest()._with(rest_alive=self.rest_alive)
+            known = known.without_rest()._with(rest_alive=self.rest_alive, floor=(-math.inf, -math.inf), ceiling=(math.inf, math.inf))
         else:
             known = known._with(gone=self.gone + fresh)
         few = max(self.rest_alive[0] - len(changed), 0.0)
@@ -540,6 +544,8 @@ class Known:
     def typical(self, p: float) -> Known:
         """After only the tokens whose surprise is nearest to the entropy, together of probability p, were left."""
         centre = self.mean_score
+        if not (math.isfinite(centre[0]) and math.isfinite(centre[1])):  # nothing is sure to be alive: no token is sure to stay, none to go
+            return self.kept(np.zeros_like(self.sure), self.possible, (-math.inf, math.inf), (-math.inf, math.inf), ordered=False)
         wobble = 4 * self.margin + MARGIN * abs(self.ref - centre[0])
         near, far = self._distances(self.scores, self.scores, centre)
         bins_near, bins_far = self._distances(self._lows, self._highs, centre)
@@ -564,7 +570,7 @@ class Known:
         heaviest = float(self.scores.max(initial=centre[1] - inner, where=over))
         if self.rest_high >= centre[0] + inner - wobble:
             heaviest = max(heaviest, min(self.rest_high, centre[1] + outer))
-        boundary = math.exp(min(heaviest + wobble - self.ref, 0.0))
+        boundary = math.exp(min(heaviest + wobble - self.ref, 0.0)) * (1 + self.ties)  # all that is equally near is kept
         total = max(p * self.sum[0] - error, 0.0), min(p * self.sum[1] + boundary + error, self.sum[1])
         n = len(self.ids)
         return self.kept(kept[:n], ~dead[:n], (centre[0] - outer, centre[1] - inner), (centre[0] + inner, centre[1] + outer), total, ordered=False)
