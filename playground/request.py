@@ -126,11 +126,6 @@ class Lane:
             notes=notes,
         )
 
-    @staticmethod
-    def from_words(words: str, limits: Limits = Limits()) -> Lane:
-        """Read a lane as people type it: "sample temperature=0.8 top_p=0.95 stop='###'"."""
-        return Lane.from_json(words_to_raw(words), limits)
-
 
 def words_to_raw(words: str) -> dict[str, Any]:
     """A lane as people type it, as the plain values that `Lane.from_json` checks."""

@@ -11,13 +11,17 @@ from playground.backends import local
 from playground.engine.knobs import Knob, knobs_of
 from playground.engine.stages import stages
 from playground.errors import BadValue, PlaygroundError
-from playground.request import LIBRARY_DEFAULTS, ORDERS, Lane, Limits, Request, effective_stages
+from playground.request import LIBRARY_DEFAULTS, ORDERS, Lane, Limits, Request, effective_stages, words_to_raw
 from playground.trace import Finished, TokenChosen, Trace
 from tests.tiny_folder import tiny_loaded
 
 
 def lane(**raw: Any) -> Lane:
     return Lane.from_json({"strategy": "sample", **raw})
+
+
+def from_words(words: str) -> Lane:
+    return Lane.from_json(words_to_raw(words))
 
 
 def effective(one: Lane, generation_config: dict[str, Any] | None = None) -> dict[str, tuple[dict[str, Any], str, bool]]:
@@ -163,14 +167,14 @@ def test_vllm_order_puts_min_p_before_top_k_and_top_p() -> None:
 
 
 def test_a_lane_in_words_equals_its_json() -> None:
-    words = Lane.from_words("sample temperature=0.8 top_p=0.95 stop='\\n\\nUser' order=vllm max_new_tokens=12 name='my lane'")
+    words = from_words("sample temperature=0.8 top_p=0.95 stop='\\n\\nUser' order=vllm max_new_tokens=12 name='my lane'")
     assert words == lane(knobs={"temperature": 0.8, "top_p": 0.95}, stop=["\n\nUser"], order="vllm", max_new_tokens=12, name="my lane")
 
 
 @pytest.mark.parametrize("words", ["", "sample temperature", "sample 'open", "dance", "sample temperature=warm", "sample max_new_tokens=many"])
 def test_bad_words_are_refused(words: str) -> None:
     with pytest.raises(BadValue):
-        Lane.from_words(words)
+        from_words(words)
 
 
 def test_requests_survive_json() -> None:

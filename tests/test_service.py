@@ -206,6 +206,13 @@ def test_prepare_shows_what_would_run(service: Service) -> None:
     assert answer["lanes"][2]["error"]["code"] == "knob_range"
 
 
+def test_a_default_model_that_can_not_be_loaded_is_said_and_does_not_load_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Service()
+    monkeypatch.setattr(broken.catalog, "get", lambda *arguments: 1 / 0)
+    broken._load_default()
+    assert broken.models()["state"] == "failed" and broken.models()["error"]["code"] == "bug"
+
+
 def test_a_chinese_prompt_gets_a_note_about_the_default_model(service: Service) -> None:
     notes = service.prepare(asked(model=None) | {"prompt": "请解释"})["notes"]
     assert notes and notes[0]["offer"] == "Qwen/Qwen3-0.6B" and "Qwen3" in notes[0]["zh"]

@@ -6,6 +6,7 @@ No gradio here: the page, the API endpoints and the tests call the same function
 from __future__ import annotations
 
 import dataclasses
+import logging
 import secrets
 import threading
 import time
@@ -31,6 +32,8 @@ from playground.request import ORDERS, Lane, Limits, Request, has_half_character
 from playground.trace import TokenChosen, TokenName, Trace
 from playground.ui import packets, views, zerogpu
 from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
+
+log = logging.getLogger(__name__)
 
 #: When more than this many wait on a public host, new runs are capped at so many tokens per lane.
 CROWD = 5
@@ -67,7 +70,14 @@ class Service:
         try:
             self.load(None)
         except PlaygroundError as error:
-            self._status = {"state": "failed", "progress": None, "text": error.text.to_json(), "error": error.to_json()}
+            self._fail(error)
+        except Exception:
+            log.exception("the default model could not be loaded")
+            self._fail(PlaygroundError("bug", Text("Something broke here; it is in the server's log.", "程序出错；详情在服务器日志中。")))
+
+    def _fail(self, error: PlaygroundError) -> None:
+        """Say on the page why there is no model, instead of loading for ever."""
+        self._status = {"state": "failed", "progress": None, "text": error.text.to_json(), "error": error.to_json()}
 
     def _progress(self, progress: Progress) -> None:
         state = {"download": "downloading", "convert": "converting", "load": "loading"}[progress.phase]
