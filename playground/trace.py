@@ -106,6 +106,9 @@ class StepView:
 REST_BIN = 0.25
 REST_BINS = 64
 
+#: forced: the visitor branched here; the others are what speculative decoding made of a draft.
+Origin = Literal["forced", "accepted", "resampled", "bonus", "plain"]
+
 
 @_plain
 @dataclass(frozen=True)
@@ -117,6 +120,10 @@ class TokenChosen:
     in [0, 1) and `interval` the chosen token's part of the cumulative bar, tokens standing there by
     probability descending; both are None where nothing was drawn. `shown` is the length, in bytes,
     of the output text that may be shown so far: a stop string may be starting in the rest.
+
+    A token at a position that the lane has filled already replaces what stood there and everything
+    after it: that is how a beam search tells that another beam is the best one now. `origin` says
+    where a token comes from if not from the strategy's ordinary step.
     """
 
     position: int
@@ -130,7 +137,144 @@ class TokenChosen:
     shown: int | None = None
     stage_states: tuple[tuple[str, float], ...] = ()
     view: StepView | None = None
+    origin: Origin | None = None
     kind: Literal["token_chosen"] = "token_chosen"
+
+
+@_plain
+@dataclass(frozen=True)
+class BeamCandidate:
+    """One way in which a living beam could go on at a step of beam search.
+
+    `beam` is the slot of the living beam that it extends: a slot of the step before's `living`, 0 at
+    the first step. `log_probability` is the token's after the processors, not renormalised; `score`
+    the sum over the output so far with this token; `ranked` what it would count as a finished
+    hypothesis: score / length ** length_penalty. A candidate is kept (lives on), finished (entered
+    the pool of finished hypotheses) or dropped. A dropped one says why: beaten (`by` is the
+    candidate, by its index in the step, that took the last place), ended_too_low (an end that was not
+    among the best `num_beams` candidates), worse_than_finished (an end that ranks below the worst
+    hypothesis of a full pool) or early_stop (the search was over); `gap` is by how much, in units of what was compared.
+    `penalty` is what diverse beam search took off the score for being chosen by an earlier group.
+    """
+
+    beam: int
+    token: int
+    log_probability: float
+    score: float
+    ranked: float
+    fate: Literal["kept", "finished", "dropped"]
+    reason: Literal["beaten", "ended_too_low", "worse_than_finished", "early_stop"] | None = None
+    by: int | None = None
+    gap: float | None = None
+    group: int = 0
+    penalty: float = 0.0
+    ended: Literal["eos", "stop_string", "max_new_tokens", "context"] | None = None
+
+
+@_plain
+@dataclass(frozen=True)
+class BeamsAdvanced:
+    """Beam search took a step: every candidate, and what became of it.
+
+    `candidates` stand by score descending within their group. `living` names the kept ones by index,
+    in the order of their slots, best first. `pool` names the finished hypotheses after the step, best
+    first, as (step, index of the candidate there). `best` is the slot of the living beam that the
+    lane's text shows, None where a finished hypothesis is shown.
+    """
+
+    step: int
+    candidates: tuple[BeamCandidate, ...]
+    living: tuple[int, ...]
+    pool: tuple[tuple[int, int], ...] = ()
+    best: int | None = 0
+    kind: Literal["beams_advanced"] = "beams_advanced"
+
+
+@_plain
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text that beam search returns or could have returned: where it ended, its tokens and its scores."""
+
+    step: int
+    candidate: int
+    tokens: tuple[int, ...]
+    score: float
+    ranked: float
+    ended: str
+    log_probabilities: tuple[float, ...] = ()
+
+
+@_plain
+@dataclass(frozen=True)
+class BeamsRanked:
+    """Beam search ended: its hypotheses, best first; the first `returned` of them are the answer."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    returned: int
+    ending: Literal["early_stop", "no_better", "length", "context"]
+    kind: Literal["beams_ranked"] = "beams_ranked"
+
+
+@_plain
+@dataclass(frozen=True)
+class Guess:
+    """One drafted token and what the target made of it.
+
+    `p` and `q` are its probabilities under the target's and the drafter's final distributions (q is
+    1 for a drafter that doesn't roll dice), `accept` is min(1, p / q), `u` the die. A guess behind
+    the first rejection was never judged: p, accept and u are None. One that was accepted, but stands
+    behind the end of the lane's text, is cut.
+    """
+
+    token: int
+    q: float
+    state: Literal["accepted", "rejected", "never_judged", "cut"]
+    p: float | None = None
+    accept: float | None = None
+    u: float | None = None
+
+
+@_plain
+@dataclass(frozen=True)
+class DraftJudged:
+    """A round of speculative decoding: k guesses, one forward of the target, and the verdict.
+
+    `position` is the output position of the first guess; `wanted` is k before it was clipped, and
+    `limit` says what clipped it. `extra` is the token that the target gave on top: resampled after a
+    rejection, bonus after full acceptance, plain where there was no draft; None where the text ended
+    inside the draft. `seconds` are by part: draft, verify, select, rollback.
+    """
+
+    round: int
+    position: int
+    drafter: str
+    guesses: tuple[Guess, ...]
+    wanted: int
+    extra: int | None
+    extra_origin: Literal["resampled", "bonus", "plain"] | None
+    seconds: dict[str, float]
+    target_length: int
+    draft_length: int | None = None
+    draft_bytes: int | None = None
+    limit: Literal["adaptive", "confidence", "context", "max_new_tokens", "no_match"] | None = None
+    source: str | None = None
+    kind: Literal["draft_judged"] = "draft_judged"
+
+
+@_plain
+@dataclass(frozen=True)
+class VerifyCalibrated:
+    """What a forward of so many positions costs on this lane's model and cache: medians in seconds.
+
+    `verify` pairs the number of positions (1 is a plain step) with seconds; `draft` is one token of
+    the drafter, None where it has no forward of its own.
+    """
+
+    verify: tuple[tuple[int, float], ...]
+    draft: float | None
+    length: int
+    repeats: int
+    kind: Literal["verify_calibrated"] = "verify_calibrated"
 
 
 @_plain
@@ -138,10 +282,11 @@ class TokenChosen:
 class StepTimed:
     """A step of a lane ended: one forward of the target, and everything around it.
 
-    `parts` are seconds by name (forward, processors, warpers, select, cache, other) and add up to
-    `seconds`; `recording` is ours and is not in it. `at` is when the step ended, in seconds of the
-    race's wall clock; `lane_seconds` is the time that the lane has used by itself. `peak_memory` is
-    the highest that this process's memory was seen after any of the lane's steps.
+    `tokens` counts the positions by which the output grew. `parts` are seconds by name (forward,
+    processors, warpers, select, cache, draft, other) and add up to `seconds`; `recording` is ours and
+    is not in it. `at` is when the step ended, in seconds of the race's wall clock; `lane_seconds` is
+    the time that the lane has used by itself. `peak_memory` is the highest that this process's memory
+    was seen after any of the lane's steps.
     """
 
     step: int
@@ -188,7 +333,10 @@ class Finished:
     kind: Literal["finished"] = "finished"
 
 
-Event = Annotated[TokensNamed | PromptRead | TokenChosen | StepTimed | DeviceSampled | Finished, Field(discriminator="kind")]
+Event = Annotated[
+    TokensNamed | PromptRead | TokenChosen | BeamsAdvanced | BeamsRanked | DraftJudged | VerifyCalibrated | StepTimed | DeviceSampled | Finished,
+    Field(discriminator="kind"),
+]
 LaneEvent = tuple[int | None, Event]
 
 
@@ -239,6 +387,8 @@ class LaneAbout:
     prompt_ids: tuple[int, ...]
     rendered: str
     notes: tuple[dict[str, str], ...] = ()
+    #: Tokens that were forced at the beginning of the output, and where they come from.
+    branch: dict[str, Any] | None = None
 
 
 @_plain
@@ -271,6 +421,10 @@ class Trace:
         """The events of one lane, in order, of the given classes only."""
         return (event for owner, event in self.events if owner == lane and (not kinds or isinstance(event, kinds)))
 
+    def output(self, lane: int) -> list[TokenChosen]:
+        """The tokens that stand in a lane's text at the end, by position: replaced ones are gone."""
+        return standing(self.of(lane, TokenChosen))
+
     def names(self, vocabulary: str) -> dict[int, TokenName]:
         """Every token id that the trace mentions in one vocabulary."""
         return {
@@ -299,6 +453,15 @@ class Trace:
         except ValidationError as error:
             where = " → ".join(str(part) for part in error.errors()[0]["loc"])[:120]
             raise PlaygroundError("trace_broken", Text("This trace is broken at {where}.", "记录在 {where} 处损坏。"), where=where) from error
+
+
+def standing(chosen: Iterable[TokenChosen]) -> list[TokenChosen]:
+    """What is left of a lane's tokens when each replaces the one at its position and all behind it."""
+    output: list[TokenChosen] = []
+    for event in chosen:
+        del output[event.position :]
+        output.append(event)
+    return output
 
 
 @cache

@@ -92,6 +92,8 @@ class Task:
     record: bool = True
     prompt_logits: Tensor | None = None
     draft_model: LanguageModel | None = None
+    #: Output tokens that the visitor has decided already: the lane continues behind them.
+    forced: tuple[int, ...] = ()
     start: Row = field(init=False)
     #: Why the lane ended, once it has: the race looks here after every step.
     ending: Stopped | None = field(default=None, init=False)
@@ -105,6 +107,21 @@ class Task:
         )
 
     # --- the model ---------------------------------------------------------------------------
+
+    def begin(self) -> Generator[tuple[Event, ...], None, tuple[Row, Tensor]]:
+        """Prefill, then the forced tokens one by one: the row to go on from, and the logits `[1, V]` behind it.
+
+        Every strategy starts here. A row that the forced tokens end (`row.stopped`) is not gone on from.
+        """
+        row, logits = self.start, (yield from self.read_prompt())
+        for token in self.forced:
+            scored = self.score(logits, [row])
+            row, chosen = self.append(row, self.take(scored, token))
+            yield (replace(chosen, origin="forced"),)
+            if row.stopped:
+                break
+            logits = self.forward([[token]])[:, -1]
+        return row, logits
 
     def read_prompt(self) -> Generator[tuple[Event, ...], None, Tensor]:
         """Prefill: the logits `[1, V]` that follow the prompt, from the race's copy if it made one."""
@@ -166,7 +183,11 @@ class Task:
             drawn = draw(scored.scores[b].softmax(-1), u)
         return self._choice(scored, b, drawn.token, u, drawn)
 
-    def _choice(self, scored: Scored, b: int, token: Tensor, u: float | None, drawn: Drawn | None) -> Choice:
+    def take(self, scored: Scored, token: int, b: int = 0) -> Choice:
+        """A token of row b that was decided elsewhere: a forced one, or the one that a beam goes on with."""
+        return self._choice(scored, b, torch.tensor(token, device=scored.scores.device), None, None, decided=True)
+
+    def _choice(self, scored: Scored, b: int, token: Tensor, u: float | None, drawn: Drawn | None, decided: bool = False) -> Choice:
         """Fetch the token and everything recorded about it, with one synchronisation."""
         record = scored.records[b]
         final = scored.scores[b]
@@ -178,7 +199,8 @@ class Task:
             interval = packed.put(torch.stack([drawn.low, drawn.high])) if drawn is not None else None
             pending = pend_view(record, token, packed) if record is not None else None
         fetched = packed.fetch()  # the host waits for the device here, once per step
-        if not math.isfinite(fetched[logs][0]):
+        removed = decided and fetched[logs][0] == -math.inf  # whoever decided may take what the stages removed
+        if not removed and not math.isfinite(fetched[logs][0]):
             raise self._no_distribution(scored, b)
         with self.clock.host_part("recording"):
             view = pending.finish(fetched) if pending is not None else None

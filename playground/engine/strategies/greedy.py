@@ -29,9 +29,8 @@ class Greedy(Strategy):
     )
 
     def run(self, task: Task) -> Steps:
-        row = task.start
-        logits = yield from task.read_prompt()  # [1, V]
-        while True:
+        row, logits = yield from task.begin()  # [1, V]
+        while not row.stopped:
             scored = task.score(logits, [row])
             choice = task.most_likely(scored)
             row, chosen = task.append(row, choice)
