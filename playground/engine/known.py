@@ -457,9 +457,10 @@ class Known:
             left = self._after(sure=sure & self.sure, possible=possible & self.possible).without_rest()
             if self.rest_high < low:
                 return left
-            # Of the rest only what equals it to the last digit.
+            # Of the rest only what equals it to the last digit, if anything does.
             ties = min(self.ties, float(self.counts.sum()) + len(self.moved))
-            return left._with(counts=np.array([ties]), lows=np.array([-np.inf]), highs=np.array([low / self.exponent]), rest_alive=(0.0, ties))
+            bin_of_ties = {"counts": np.array([ties]), "lows": np.array([-np.inf]), "highs": np.array([low / self.exponent])}
+            return left._with(**bin_of_ties, gone=math.ceil(ties), rest_alive=(0.0, ties))
         kept = self.kept(sure, possible, (low, high))
         few, many = k - float(kept.possible.sum()), k - float(kept.sure.sum()) + self.ties
         return kept._with(rest_alive=(max(few, 0.0), max(min(many, self.rest_alive[1]), 0.0)))

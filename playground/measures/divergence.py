@@ -13,7 +13,7 @@ from playground.measures.text import display_name
 from playground.measures.what_if import CHOOSERS, Redecided, Settings, redecide
 from playground.trace import ModelAbout, StageAbout, StepView, TokenChosen, TokenName, Trace
 
-Kind = Literal["stage", "order", "die", "strategy", "model", "prompt", "numerics", "unknown"]
+Kind = Literal["branch", "stage", "order", "die", "strategy", "model", "prompt", "numerics", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Side:
     u: float | None
     margin: float | None
     removed_by: str | None = None  # the stage that removed the other lane's token here
+    forced: bool = False  # the token was given, not chosen
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,12 @@ class Divergence:
 def first_divergence(trace: Trace, a: int, b: int, other: Trace | None = None) -> Divergence | None:
     """Where lane `a` and lane `b` (of `other`, if given: another run) part; None if one is the beginning of the other."""
     other = trace if other is None else other
-    first, second = _tokens(trace, a), _tokens(other, b)
+    first, second = trace.output(a), other.output(b)
     pair = next(((x, y) for x, y in zip(first, second, strict=False) if x.token != y.token), None)
     if pair is None:
         return None
     sides = _side(trace, a, pair[0], pair[1].token), _side(other, b, pair[1], pair[0].token)
     return Divergence(pair[0].position, *sides, cause=_cause((trace, a, pair[0]), (other, b, pair[1])))
-
-
-def _tokens(trace: Trace, lane: int) -> list[TokenChosen]:
-    return sorted(trace.of(lane, TokenChosen), key=lambda chosen: chosen.position)
 
 
 def _side(trace: Trace, lane: int, chosen: TokenChosen, other: int) -> Side:
@@ -81,7 +78,8 @@ def _side(trace: Trace, lane: int, chosen: TokenChosen, other: int) -> Side:
         index, way = view.ids.index(other), distributions(view)
         raw, final = (raw[0], way[0].probabilities[index]), (final[0], way[-1].probabilities[index])
         removed_by = next((step.stage for step in way if index in step.masked), None)
-    return Side(lane, trace.about.lanes[lane].name, chosen.token, other, raw, final, chosen.u, _margin(view), removed_by)
+    name, forced = trace.about.lanes[lane].name, chosen.origin == "forced"
+    return Side(lane, name, chosen.token, other, raw, final, chosen.u, _margin(view), removed_by, forced)
 
 
 def _exp(log_probability: float | None) -> float | None:
@@ -170,6 +168,8 @@ _Place = tuple[Trace, int, TokenChosen]
 
 def _cause(a: _Place, b: _Place) -> Cause:
     """The one difference that makes one lane's step choose the other's token."""
+    if "forced" in (a[2].origin, b[2].origin):
+        return Cause("branch")
     models = _model(a), _model(b)
     if (models[0].name, models[0].revision) != (models[1].name, models[1].revision):
         return Cause("model")
@@ -232,9 +232,11 @@ def _model(place: _Place) -> ModelAbout:
 
 PART = Text("Token {position}: they part. {a}; {b}.", "第 {position} 个词元：从此分开。{a}；{b}。")
 TOOK = Text("{lane} took “{token}”{probability}", "{lane} 选了“{token}”{probability}")
+GIVEN = Text("{lane} was given “{token}”{probability}", "{lane} 被指定了“{token}”{probability}")
 HIT = Text("{lane}'s die {u} hit “{token}”{probability}", "{lane} 的骰子 {u} 落在“{token}”{probability}")
 
 CAUSES: dict[Kind, Text] = {
+    "branch": Text("The cause is the branch: here one lane was given its token.", "原因是分支：其中一条通道在此处被指定了词元。"),
     "stage": Text("The cause is {stage}.", "原因是 {stage}。"),
     "order": Text("The cause is the order of the stages.", "原因是各阶段的顺序。"),
     "die": Text("The cause is the die: the seeds differ.", "原因是骰子：种子不同。"),
@@ -268,7 +270,8 @@ def _said(side: Side, names: Mapping[int, TokenName]) -> Text:
     shown = "" if probability is None else f" ({_probability(probability)})"
     shown_zh = "" if probability is None else f"（{_probability(probability)}）"
     if side.u is None:
-        return Text(TOOK.en.format(**values, probability=shown), TOOK.zh.format(**values, probability=shown_zh))
+        words = GIVEN if side.forced else TOOK
+        return Text(words.en.format(**values, probability=shown), words.zh.format(**values, probability=shown_zh))
     die = f"{side.u:.2f}"
     return Text(HIT.en.format(**values, u=die, probability=shown), HIT.zh.format(**values, u=die, probability=shown_zh))
 

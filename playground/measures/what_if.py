@@ -7,6 +7,7 @@ every answer is either certain or says that it isn't. Knowledge ends at the firs
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -201,18 +202,27 @@ def what_if(trace: Trace, lane: int, changes: Mapping[str, Any], order: Sequence
     return redecide(trace, lane, changed(trace, lane, changes, order), position)
 
 
-def redecide(trace: Trace, lane: int, settings: Settings, position: int | None = None, only: int | None = None, die: float | None = None) -> WhatIf:
+def redecide(
+    trace: Trace,
+    lane: int,
+    settings: Settings,
+    position: int | None = None,
+    only: int | None = None,
+    die: float | None = None,
+    patience: float = math.inf,
+) -> WhatIf:
     """Decide a lane's recorded steps again under other settings, or the one at position `only`, taking what came before as it was.
 
-    `die` is what every step rolls; None is what the seed says.
+    `die` is what every step rolls; None is what the seed says. After `patience` seconds the steps that are left stay undecided.
     """
+    until = time.monotonic() + patience
     lane_again = _Lane(trace, lane, settings, die)
     steps: list[Redecided] = []
     for chosen in lane_again.chosen:
         if only is not None and chosen.position != only:
             continue
         steps.append(lane_again.decide(chosen))
-        if steps[-1].flips or steps[-1].verdict == "needs_model":
+        if steps[-1].flips or steps[-1].verdict == "needs_model" or time.monotonic() >= until:
             break
     wanted = position
     if wanted is None:
@@ -229,7 +239,7 @@ class _Lane:
         model = next(model for model in trace.about.models if model.key == about.model)
         self.was, self.settings = Settings.of(trace, lane), settings
         self.prompt, self.vocabulary = about.prompt_ids, model.vocabulary
-        self.chosen: list[TokenChosen] = sorted(trace.of(lane, TokenChosen), key=lambda chosen: chosen.position)
+        self.chosen = trace.output(lane)
         self.text = np.array([*about.prompt_ids, *(chosen.token for chosen in self.chosen)], np.int64)
         self.places = {chosen.position: index for index, chosen in enumerate(self.chosen)}
         self.dice, self.thrown = Dice(settings.seed), die
@@ -309,6 +319,8 @@ class _Lane:
         return known.placed(chosen.interval[0], view.stages[-1].log_normaliser if view.stages else view.log_sum_exp)
 
     def decide(self, chosen: TokenChosen) -> Redecided:
+        if chosen.origin == "forced":
+            return self._given(chosen)
         u = self.die(chosen)
         unchanged = self.settings.stages == self.was.stages and self.settings.strategy == self.was.strategy
         if unchanged and u == chosen.u:
@@ -333,6 +345,14 @@ class _Lane:
             return Redecided(chosen.position, chosen.token, "flips", decision.token, u, decision.probability, decision.interval)
         verdict: Verdict = "flips_unsure" if decision.possible else "flips_unrecorded"
         return Redecided(chosen.position, chosen.token, verdict, None, u, possible=tuple(sorted(decision.possible)))
+
+    def _given(self, chosen: TokenChosen) -> Redecided:
+        """A forced token: no knob chose it, so none can change it."""
+        way = self.way(chosen)
+        index = None if isinstance(way, Text) else way[-1].index_of(chosen.token)
+        if isinstance(way, Text) or index is None or not way[-1].sure[index]:
+            return Redecided(chosen.position, chosen.token, "same", chosen.token)
+        return Redecided(chosen.position, chosen.token, "same", chosen.token, probability=way[-1].place(index)[0])
 
     def _as_recorded(self, chosen: TokenChosen) -> Redecided:
         probability = None if chosen.log_probability is None else math.exp(chosen.log_probability)
