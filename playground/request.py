@@ -34,6 +34,65 @@ _MAX_NEW_TOKENS = Knob("int", 80, Text("max new tokens", "最多新词元"), Tex
 _SEED = Knob("int", 0, Text("seed", "种子"), Text("What every die follows from.", "所有骰子由它决定。"), low=0, high=2**63 - 1)
 
 
+#: How long the key of a model in memory may be: its name, revision, device and number format.
+_LONGEST_KEY = 500
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a lane continues another one: output tokens that it begins with, because somebody decided them.
+
+    `tokens` are ids of the vocabulary of `model` (the key of the model that wrote them; None: any). Up to `position` they are
+    those of the lane called `lane`; the one at `position` is the other choice.
+    """
+
+    tokens: tuple[int, ...]
+    lane: str
+    position: int
+    model: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens": list(self.tokens), "lane": self.lane, "position": self.position, "model": self.model}
+
+    @staticmethod
+    def from_json(raw: Any, most: int) -> Branch | None:
+        """Check a lane's branch; `most` is how many tokens the lane may have. None is no branch."""
+        if raw is None:
+            return None
+        if not isinstance(raw, dict):
+            raise _branch_broken("tokens, lane, position", "tokens、lane、position")
+        _known_keys(raw, {"tokens", "lane", "position", "model"}, "branch")
+        tokens, position = raw.get("tokens"), raw.get("position")
+        if not isinstance(tokens, (list, tuple)) or not all(map(_is_count, tokens)):
+            raise _branch_broken("tokens: a list of token ids from 0", "tokens：由不小于 0 的词元编号组成的列表")
+        if not 1 <= len(tokens) <= most:
+            raise BadValue(
+                "branch_length",
+                Text(
+                    "A branch begins with 1 to {most} tokens (the lane's max new tokens), got {length}.",
+                    "分支以 1 到 {most} 个词元开头（即通道的最多新词元），而给出的是 {length} 个。",
+                ),
+                most=most, length=len(tokens),
+            )  # fmt: skip
+        if not _is_count(position) or position >= len(tokens):
+            raise _branch_broken(f"position: a whole number from 0 to {len(tokens) - 1}", f"position：0 到 {len(tokens) - 1} 的整数")
+        if not _is_short(raw.get("lane"), 60) or (raw.get("model") is not None and not _is_short(raw["model"], _LONGEST_KEY)):
+            raise _branch_broken("lane, model: short texts", "lane、model：短文本")
+        return Branch(tuple(tokens), raw["lane"], position, raw.get("model"))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _is_short(text: Any, most: int) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= most and not has_half_characters(text)
+
+
+def _branch_broken(en: str, zh: str) -> BadValue:
+    return BadValue("branch_broken", Text(f"A branch has {en}.", f"分支应包含 {zh}。"))
+
+
 @dataclass(frozen=True)
 class Lane:
     """One way of decoding the prompt: a strategy, the stages that were asked for, and where it ends.
@@ -41,7 +100,8 @@ class Lane:
     `stages` holds what was asked, switched off or not, and `asked` the names of the knobs that were
     set: an "off" that was asked for wins over a default that would be inherited. `defaults` says
     whether a lane inherits what `generate` would (the model's generation config, then the library's
-    top-k 50) or starts with everything off.
+    top-k 50) or starts with everything off. With `server`, by its name, the lane runs there, and
+    `model` is one of that server's (None: its first).
     """
 
     name: str
@@ -53,6 +113,8 @@ class Lane:
     model: str | None = None
     max_new_tokens: int = 80
     stop: tuple[str, ...] = ()
+    branch: Branch | None = None
+    server: str | None = None
     notes: tuple[Text, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,6 +123,8 @@ class Lane:
         return {
             "name": self.name, "strategy": self.strategy.name, "knobs": knobs, "order": order, "defaults": self.defaults,
             "model": self.model, "max_new_tokens": self.max_new_tokens, "stop": list(self.stop),
+            **({} if self.branch is None else {"branch": self.branch.to_json()}),
+            **({} if self.server is None else {"server": self.server}),
         }  # fmt: skip
 
     @staticmethod
@@ -68,7 +132,7 @@ class Lane:
         """Check one lane's plain values; errors name the lane, the knob, the range and the value."""
         if not isinstance(raw, dict):
             raise BadValue("lane_broken", Text("A lane is an object with a strategy and knobs.", "通道应是包含策略和参数的对象。"))
-        allowed = {"name", "strategy", "knobs", "order", "defaults", "model", "max_new_tokens", "stop"}
+        allowed = {"name", "strategy", "knobs", "order", "defaults", "model", "max_new_tokens", "stop", "branch", "server"}
         _known_keys(raw, allowed, "lane")
         knobs = raw.get("knobs", {})
         if not isinstance(knobs, dict):
@@ -85,6 +149,7 @@ class Lane:
                 raise BadValue("knob_unknown", Text("There is no knob {name}.", "没有参数 {name}。"), name=repr(name)[:60])
             by_stage.setdefault(owners[name], {})[name] = value
         strategy, by_stage, notes = greedy_if_cold(strategy, by_stage)
+        strategy.check()
         order = _order(raw.get("order", "transformers"))
         asked = tuple(checked(stage, values) for stage, values in by_stage.items())
         stop = raw.get("stop", ())
@@ -109,10 +174,14 @@ class Lane:
         model = raw.get("model")
         if model is not None and (not isinstance(model, str) or not 0 < len(model) <= 300):
             raise BadValue("model_unknown", Text("A model is named by a short text.", "模型由一段短文本命名。"))
+        server = raw.get("server")
+        if server is not None and not _is_short(server, 300):
+            raise BadValue("server_unknown", Text("A server is named by a short text.", "服务器由一段短文本命名。"))
         most = replace(_MAX_NEW_TOKENS, high=limits.max_new_tokens)
         name = str(raw.get("name") or describe(strategy, asked))[:60]
         if has_half_characters(name + (model or "")):
             raise BadValue("lane_broken", Text("A lane's name or model contains half a character.", "通道的名称或模型包含半个字符。"))
+        max_new_tokens = cast("max_new_tokens", most, raw.get("max_new_tokens", _MAX_NEW_TOKENS.default))
         return Lane(
             name=name,
             strategy=strategy,
@@ -121,8 +190,10 @@ class Lane:
             order=order,
             defaults=defaults,
             model=model,
-            max_new_tokens=cast("max_new_tokens", most, raw.get("max_new_tokens", _MAX_NEW_TOKENS.default)),
+            max_new_tokens=max_new_tokens,
             stop=tuple(stop),
+            branch=Branch.from_json(raw.get("branch"), max_new_tokens),
+            server=server,
             notes=notes,
         )
 
@@ -133,7 +204,7 @@ def words_to_raw(words: str) -> dict[str, Any]:
         strategy, *settings = shlex.split(words)
         raw: dict[str, Any] = {"strategy": strategy, "knobs": {}}
         for name, value in (setting.split("=", 1) for setting in settings):
-            if name in ("name", "order", "defaults", "model", "max_new_tokens"):
+            if name in ("name", "order", "defaults", "model", "max_new_tokens", "server"):
                 raw[name] = value.split(",") if name == "order" and "," in value else value
             elif name == "stop":
                 raw.setdefault("stop", []).append(value.replace("\\n", "\n"))
@@ -276,9 +347,13 @@ def greedy_if_cold(
         return strategy, by_stage, ()  # the knob's own range refuses it
     kept = {**by_stage, temperature: {"temperature": 1.0}}  # asked to be off: no default may come back for it
     if strategy.when_cold == strategy.name:
-        return strategy, kept, ()
+        cooled = strategy.cooled()
+        note = Text("temperature {value} means that no die is rolled.", "温度 {value} 即不掷骰子。").filled(value=str(value)[:20])
+        return cooled, kept, (note,) if cooled != strategy else ()
     note = Text("temperature {value} means greedy: no die is rolled.", "温度 {value} 即贪心：不掷骰子。").filled(value=str(value)[:20])
-    return strategies.get(strategy.when_cold)(), kept, (note,)
+    cold = strategies.get(strategy.when_cold)
+    shared = {name: value for name, value in values_of(strategy).items() if name in knobs_of(cold)}
+    return checked(cold, shared), kept, (note,)
 
 
 def _is_cold(value: Any) -> bool:

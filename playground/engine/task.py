@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from playground.engine.clock import Clock
 from playground.engine.dice import Dice
-from playground.engine.model import LanguageModel
-from playground.engine.record import Packed, StepRecord, pend_view
+from playground.engine.model import LanguageModel, Vocabulary
+from playground.engine.record import Packed, Scale, StepRecord, pend_view
 from playground.engine.select import Drawn, argmax, draw
 from playground.engine.stages import BoundStage
-from playground.engine.stop import Stopped, StopRule, StopStrings
+from playground.engine.stop import ContextLimit, EndOfSequence, MaxNewTokens, Stopped, StopRule, StopStrings
 from playground.errors import PlaygroundError, Text
 from playground.trace import Event, PromptRead, StepView, TokenChosen
 
@@ -72,8 +73,8 @@ class Choice:
     token: int
     log_probability: float
     raw_log_probability: float
-    rank: int
-    raw_rank: int
+    rank: int | None = None
+    raw_rank: int | None = None
     u: float | None = None
     interval: tuple[float, float] | None = None
     view: StepView | None = None
@@ -91,7 +92,16 @@ class Task:
     clock: Clock
     record: bool = True
     prompt_logits: Tensor | None = None
+    #: What writes guesses for speculative decoding, with its own KV cache, where the strategy wants one.
     draft_model: LanguageModel | None = None
+    #: How many ids, from 0 on, mean the same token to the draft model; None: all of them.
+    shared_ids: int | None = None
+    #: Prompt and output of earlier finished runs of this model, newest last; never those of this race.
+    earlier: tuple[tuple[int, ...], ...] = ()
+    #: Turns a recorded text into ids.
+    vocabulary: Vocabulary | None = None
+    #: Whether to measure what verifying costs here before a lane that speculates begins.
+    calibrate: bool = False
     #: Output tokens that the visitor has decided already: the lane continues behind them.
     forced: tuple[int, ...] = ()
     start: Row = field(init=False)
@@ -105,6 +115,18 @@ class Task:
             stage_states=tuple(stage.start for _, _, stage in self.stages),
             stop_states=tuple(rule.start for rule in self.stop_rules),
         )
+
+    @property
+    def ends(self) -> int:
+        """How many token ids end a text."""
+        return sum(len(rule.ids) for rule in self.stop_rules if isinstance(rule, EndOfSequence))
+
+    def insert(self, behind: str, name: str, processor: BoundStage) -> None:
+        """Put a processor of the strategy's own behind the named stage, or first where the lane hasn't got that."""
+        place = next((index + 1 for index, (stage, _, _) in enumerate(self.stages) if stage == behind), 0)
+        self.stages = (*self.stages[:place], (name, "processor", processor), *self.stages[place:])
+        states = self.start.stage_states
+        self.start = replace(self.start, stage_states=(*states[:place], processor.start, *states[place:]))
 
     # --- the model ---------------------------------------------------------------------------
 
@@ -147,12 +169,27 @@ class Task:
         with self.clock.part("cache"):
             self.model.truncate(length)
 
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Make the cache's rows the given ones, in that order: beams fork and end."""
+        with self.clock.part("cache"):
+            self.model.select_rows(rows)
+
+    def room(self, row: Row) -> tuple[int, Literal["context", "max_new_tokens"]]:
+        """How many more tokens the row can take, and which limit says so."""
+        rooms: list[tuple[int, Literal["context", "max_new_tokens"]]] = []
+        for rule in self.stop_rules:
+            if isinstance(rule, MaxNewTokens):
+                rooms.append((rule.limit - row.position, "max_new_tokens"))
+            elif isinstance(rule, ContextLimit):
+                rooms.append((rule.context - rule.prompt - row.position, "context"))
+        return min(rooms, default=(sys.maxsize, "max_new_tokens"))
+
     # --- from logits to a token --------------------------------------------------------------
 
-    def score(self, scores: Tensor, rows: Sequence[Row], views: Sequence[int] | None = None) -> Scored:
+    def score(self, scores: Tensor, rows: Sequence[Row], views: Sequence[int] | None = None, scale: Scale = "logit") -> Scored:
         """Send scores `[B, V]` through every processor and warper in the lane's order.
 
-        The rows have equal length. `views` names the rows whose way is recorded (default: all).
+        The rows have equal length. `views` names the rows whose way is recorded (default: all), `scale` what the scores are.
         """
         input_ids = torch.stack([row.ids for row in rows])  # [B, T]
         raw, taken = scores, []
@@ -164,7 +201,9 @@ class Task:
         return Scored(
             scores=scores,
             raw=raw,
-            records=tuple(StepRecord(raw[b], tuple((name, after[b]) for name, after in taken)) if b in wanted else None for b in range(len(rows))),
+            records=tuple(
+                StepRecord(raw[b], tuple((name, after[b]) for name, after in taken), scale) if b in wanted else None for b in range(len(rows))
+            ),
         )
 
     def distribution(self, logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -201,7 +240,7 @@ class Task:
         fetched = packed.fetch()  # the host waits for the device here, once per step
         removed = decided and fetched[logs][0] == -math.inf  # whoever decided may take what the stages removed
         if not removed and not math.isfinite(fetched[logs][0]):
-            raise self._no_distribution(scored, b)
+            raise self.no_distribution(scored, b)
         with self.clock.host_part("recording"):
             view = pending.finish(fetched) if pending is not None else None
         return Choice(
@@ -215,7 +254,7 @@ class Task:
             view=view,
         )
 
-    def _no_distribution(self, scored: Scored, b: int) -> PlaygroundError:
+    def no_distribution(self, scored: Scored, b: int) -> PlaygroundError:
         """What to tell when no token can be chosen: a NaN from the model, or stages that removed everything."""
         record = scored.records[b]
         steps = [("model", scored.raw[b]), *(record.stages if record is not None else [("the stages", scored.scores[b])])]
@@ -241,6 +280,10 @@ class Task:
         with self.clock.part("cache"):
             after = self.extend(row, choice.token, choice.log_probability)
         self.ending = after.stopped
+        return after, self.told(row, after, choice)
+
+    def told(self, row: Row, after: Row, choice: Choice) -> TokenChosen:
+        """The event that tells how `row` became `after`."""
         shown = next(
             (StopStrings.shown(state) for rule, state in zip(self.stop_rules, after.stop_states, strict=True) if isinstance(rule, StopStrings)), None
         )
@@ -249,10 +292,10 @@ class Task:
             for (name, _, stage), state in zip(self.stages, row.stage_states, strict=True)
             for key, value in stage.numbers(state)
         )
-        event = TokenChosen(
+        return TokenChosen(
             position=row.position,
             token=choice.token,
-            log_probability=choice.log_probability,
+            log_probability=choice.log_probability if choice.log_probability > -math.inf else None,
             raw_log_probability=choice.raw_log_probability,
             rank=choice.rank,
             raw_rank=choice.raw_rank,
@@ -262,7 +305,6 @@ class Task:
             stage_states=numbers,
             view=choice.view,
         )
-        return after, event
 
     def extend(self, row: Row, token: int, log_probability: float) -> Row:
         """The row after `token`: the states of stages and stop rules move on with it."""
@@ -287,8 +329,8 @@ class Task:
 class one_thread:
     """Run what works on one row of scores on one CPU thread: with another process busy, two wait for each other."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._cpu = device.type == "cpu"
+    def __init__(self, device: torch.device | str) -> None:
+        self._cpu = torch.device(device).type == "cpu"
 
     def __enter__(self) -> None:
         if self._cpu:
