@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from playground.errors import Cancelled, PlaygroundError, Text
-from playground.trace import About, Finished, LaneEvent, StepTimed, Trace
+from playground.trace import About, ChunkArrived, Finished, LaneEvent, StepTimed, Trace
 
 if TYPE_CHECKING:
     from playground.request import Request
@@ -37,8 +37,9 @@ FIRST_VIEWER_GRACE = 10.0
 KEPT_RUNS = 200
 KEPT_EVENTS = 150_000
 LONGEST_LINE = 64
-#: How many of them may have no viewer yet: whoever starts runs and looks at none can't fill the line.
+#: How many of them may have no viewer after these seconds: whoever starts runs and looks at none can't fill the line.
 UNSEEN = 16
+ARRIVING = 3.0
 #: A pause holds KV caches: after this long it ends the run.
 LONGEST_PAUSE = 600.0
 
@@ -124,7 +125,7 @@ class Run:
         with self.changed:
             self.events.extend(events)
             self.spent += sum(step.seconds + step.recording for step in timed)
-            self.tokens += sum(step.tokens for step in timed)
+            self.tokens += sum(step.tokens for step in timed) + sum(event.tokens or 0 for _, event in events if isinstance(event, ChunkArrived))
             self.changed.notify_all()
 
     @property
@@ -231,7 +232,9 @@ class Line:
                 self._end(other, Text("Stopped: another run was started.", "已停止：另一个运行已开始。"))
             self._reap()
             unseen = [run for run in self._waiting if not run.viewers]
-            for ghost in unseen[: max(0, len(unseen) + 1 - UNSEEN)]:
+            late = [run for run in unseen if time.monotonic() - run.created >= ARRIVING]
+            too_many = max(len(late) + 1 - UNSEEN, min(len(unseen), len(self._waiting) + 1 - LONGEST_LINE), 0)
+            for ghost in unseen[:too_many]:  # the oldest first
                 self._end(ghost, Text("Stopped: nobody was watching.", "已停止：没有人在看。"))
             if len(self._waiting) >= LONGEST_LINE:
                 raise PlaygroundError(
@@ -308,9 +311,13 @@ class Line:
                 return None
             return list(self._waiting).index(run) + (1 if self._running is not None else 0)
 
+    def expect(self, model: str, seconds: float) -> None:
+        """Take it that a step of a model (as requests name it) takes so long, until a run here has shown it."""
+        self._seconds_per_step[model] = seconds
+
     def expected_seconds(self, request: Request) -> float | None:
         """How long a run will take here, from the steps measured so far; None before the first."""
-        seconds = [self._seconds_per_step.get(lane.model or request.model or "") for lane in request.lanes]
+        seconds = [self._seconds_per_step.get(lane.model or request.model or "") if lane.server is None else None for lane in request.lanes]
         if any(second is None for second in seconds):
             return None
         return sum(second * lane.max_new_tokens for second, lane in zip(seconds, request.lanes, strict=True) if second is not None)

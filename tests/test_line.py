@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -239,14 +240,27 @@ def test_an_error_while_a_run_is_ended_does_not_end_the_worker(monkeypatch: pyte
         wait_for(lambda: after.phase == "done")
 
 
-def test_runs_that_nobody_looks_at_do_not_fill_the_line() -> None:
+def test_runs_that_nobody_looks_at_do_not_fill_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     line = toy_line(pause=0.01)
     first = line.start(request(tokens=400), "visitor-0")
     with line.watch(first):
         wait_for(lambda: first.phase == "running")
         ghosts = [line.start(request(), f"ghost-{number}") for number in range(100)]
-        assert sum(not ghost.ended for ghost in ghosts) <= line_module.UNSEEN
+        assert not ghosts[-1].ended and sum(not ghost.ended for ghost in ghosts) <= line_module.LONGEST_LINE
+        monkeypatch.setattr(line_module, "ARRIVING", 0.0)
+        ghosts.append(line.start(request(), "ghost-100"))
+        assert not ghosts[-1].ended and sum(not ghost.ended for ghost in ghosts) <= line_module.UNSEEN
         line.stop(first)
+
+
+def test_a_whole_class_may_press_run_at_the_same_moment() -> None:
+    line = toy_line(pause=0.002)
+    runs = [line.start(request(tokens=3), f"visitor-{number}") for number in range(30)]
+    with contextlib.ExitStack() as pages:
+        for run in runs:  # each page needs a moment to ask for its stream
+            pages.enter_context(line.watch(run))
+        wait_for(lambda: all(run.ended for run in runs))
+    assert all(run.phase == "done" and run.whole for run in runs)
 
 
 @pytest.mark.parametrize("when", ["running", "paused", "queued"])

@@ -14,6 +14,8 @@ from typing import Any
 
 from playground import presets
 from playground.errors import BadValue, Text
+from playground.records.opened import OPENED
+from playground.records.opened import PREFIX as OPENED_PREFIX
 from playground.trace import Trace
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "recordings"
@@ -96,6 +98,21 @@ RECORDINGS: tuple[Recording, ...] = (
             tokens=60, seed=459,
         ),
     ),
+    Recording(
+        "copying",
+        Text("Guessing ahead pays: code to be rewritten", "预先猜测划算：改写代码"),
+        Text(
+            "Where the answer copies the prompt, guesses looked up in it are mostly right: several tokens per forward.",
+            "答案照抄提示词时，从中查找到的猜测大多正确：每次前向得到多个词元。",
+        ),
+        presets.pair("copying"),
+    ),
+    Recording(
+        "not_copying",
+        Text("Guessing ahead loses: a story to be invented", "预先猜测亏损：编一个故事"),
+        Text("The same guessing where nothing is copied: hardly a guess is right.", "同样的猜测，但没有可照抄的内容：几乎没有一个猜对。"),
+        presets.pair("not_copying"),
+    ),
 )  # fmt: skip
 
 
@@ -120,9 +137,14 @@ def get(name: object) -> Recording:
     )  # fmt: skip
 
 
-@cache
 def load(name: str) -> Trace:
-    """A recording's trace, checked like any other file; read once, and not to be changed."""
+    """The trace of a recording, or of a file that was opened here; not to be changed."""
+    return OPENED.load(name) if name.startswith(OPENED_PREFIX) else _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Trace:
+    """A recording's trace, checked like any other file, and read once."""
     return Trace.from_json(gzip.decompress(get(name).path.read_bytes()))
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from playground.measures import Quantity
 from playground.measures.latency import race_meter, stop_text
+from playground.measures.server_speculation import speculation_record
 from playground.measures.text import output_text
-from playground.trace import Trace
+from playground.trace import TokenChosen, Trace
+
+#: The server's own times, as far as it tells them.
+SERVER_TIMES = ("server_queue", "server_ttft", "server_prefill", "server_decode", "server_itl")
 
 COLUMNS = ("lane", "configuration", "output", "tokens", "E2E s", "TTFT s", "ITL p50 ms", "ITL p95 ms", "tokens/s", "KV MB", "stopped by", "run")
 
@@ -21,13 +26,14 @@ def rows(trace: Trace) -> list[list[str]]:
             continue
         numbers = meter.lanes[index].numbers()
         finished = meter.lanes[index].finished
+        amortised = " (amortised)" if meter.lanes[index].server is not None else ""
         shared = next((reading.ttft for reading in meter.shared if index in reading.lanes), None)
         ttft = _number(numbers["ttft"], 1, 3) if shared is None else f"{_number(shared, 1, 3)} (race)"
         table.append(
             [
                 lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0),
                 _number(numbers["e2e"], 1, 2) + (" + prompt" if shared else ""), ttft,
-                _number(numbers["itl_p50"], 1e3, 1), _number(numbers["itl_p95"], 1e3, 1),
+                _number(numbers["itl_p50"], 1e3, 1) + amortised, _number(numbers["itl_p95"], 1e3, 1) + amortised,
                 _number(numbers["tokens_per_second"], 1, 1), _number(numbers["kv_bytes"], 1e-6, 2),
                 stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
             ]
@@ -38,7 +44,7 @@ def rows(trace: Trace) -> list[list[str]]:
 def configuration(trace: Trace, index: int) -> str:
     """A lane's effective configuration in one line; inherited values say of whom, idle ones that they are."""
     lane = trace.about.lanes[index]
-    parts = [lane.strategy, *(f"{name}={value}" for name, value in lane.knobs.items())]
+    parts = [lane.strategy, *([f"on {lane.server}"] if lane.server else []), *(f"{name}={value}" for name, value in lane.knobs.items())]
     for stage in lane.stages:
         words = " ".join(f"{name}={_value(value)}" for name, value in stage.knobs.items())
         origin = {"asked": "", "model": " (model's default)", "library": " (transformers' default)"}[stage.origin]
@@ -46,6 +52,8 @@ def configuration(trace: Trace, index: int) -> str:
     parts.append(f"max_new_tokens={lane.max_new_tokens}")
     if lane.stop:
         parts.append(f"stop={list(lane.stop)!r}")
+    if lane.branch is not None:
+        parts.append(f"branched from {lane.branch['lane']} at token {lane.branch['position'] + 1} ({len(lane.branch['tokens'])} tokens forced)")
     return ", ".join(parts)
 
 
@@ -53,9 +61,42 @@ def markdown(trace: Trace) -> str:
     """The record as a Markdown table, with where and when it was made under it."""
     about = trace.about
     lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *(_line(row) for row in rows(trace))]
-    models = ", ".join(f"{model.name} ({model.dtype}, {model.device})" for model in about.models)
+    models = ", ".join(f"{model.name} ({', '.join(filter(None, (model.dtype, model.device)))})" for model in about.models)
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
+    lines += server_lines(trace)
     return "\n".join([*lines, "", f"{models} · {about.machine} · {about.created} · seed {about.request.get('seed')} · {versions}"])
+
+
+def server_lines(trace: Trace) -> list[str]:
+    """For every server lane one line under the table: chunks, the server's own figures, speculation, and what was sent."""
+    meter = race_meter(trace.events)
+    lines = []
+    for index, lane in enumerate(trace.about.lanes):
+        if lane.server is None or index not in meter.lanes or meter.lanes[index].server is None:
+            continue
+        numbers = meter.lanes[index].numbers()
+        told = [
+            f"chunk gap p50 {_number(numbers['chunk_gap_p50'], 1e3, 1)} ms, p95 {_number(numbers['chunk_gap_p95'], 1e3, 1)} ms",
+            f"{_number(numbers['tokens_per_chunk'], 1, 2)} tokens per chunk",
+            f"TPOT {_number(numbers['tpot'], 1e3, 1)} ms",
+        ]
+        told += [f"{numbers[name].label.en} {_number(numbers[name], 1e3, 1)} ms" for name in SERVER_TIMES if name in numbers]
+        record = speculation_record(trace, index)
+        if record.source != "unknown":
+            rate, length, forward = record.acceptance_rate, record.mean_acceptance_length, record.tokens_per_forward
+            told.append(
+                f"speculation: {record.accepted} of {record.drafted} drafted accepted ({_number(rate, 100, 1)} %), "
+                f"mean acceptance length {_number(length, 1, 2)}, tokens per target forward {_number(forward, 1, 2)} ({record.fields})"
+            )
+            if record.source == "counters":
+                other = "unknown" if record.other_tokens is None else record.other_tokens
+                told.append(f"counted over the whole server in {record.window or 0:.1f} s, tokens of others: {other}")
+        doubted = sum(chosen.view is not None and chosen.view.doubt is not None for chosen in trace.of(index, TokenChosen))
+        if doubted:
+            told.append(f"log-probabilities of {doubted} tokens are not to be trusted")
+        told.append(f"sent: {json.dumps(lane.sent, ensure_ascii=False)}")
+        lines += ["", f"{lane.name}: {'; '.join(told)}".replace("\n", " ")]
+    return lines
 
 
 def _line(cells: Any) -> str:
