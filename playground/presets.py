@@ -42,7 +42,40 @@ PRESETS: tuple[tuple[Text, dict[str, Any]], ...] = (
         Text("mirostat v2, surprise 3 bits", "mirostat v2，惊奇度 3 比特"),
         {"name": "mirostat", "strategy": "sample", "knobs": {"mirostat_tau": 3.0, "mirostat_eta": 0.1}},
     ),
+    (
+        Text("speculative: n-gram lookup, greedy", "投机解码：n-gram 查找，贪心"),
+        {"name": "speculative", "strategy": "speculative_greedy", "knobs": {"drafter": "ngram", "k": 8}},
+    ),
 )
+
+#: Guesses by n-gram lookup, up to eight a round; how many is adapted to what they are worth.
+SPECULATIVE = PRESETS[-1][1]
+
+CODE = """class Account:
+    def __init__(self, owner, balance):
+        self.owner = owner
+        self.balance = balance
+
+    def deposit(self, amount):
+        self.balance = self.balance + amount
+        return self.balance
+
+    def withdraw(self, amount):
+        self.balance = self.balance - amount
+        return self.balance
+"""
+
+#: The classic pair, plain and speculative, on a prompt that makes the model copy and on one that doesn't.
+PAIRS: dict[str, tuple[Text, str]] = {
+    "copying": (
+        Text("plain and speculative, on code to be rewritten", "普通与投机：改写一段代码"),
+        f"Rewrite this code with the class name BankAccount instead of Account. Change nothing else.\n\n{CODE}",
+    ),
+    "not_copying": (
+        Text("plain and speculative, on a story to be invented", "普通与投机：编一个故事"),
+        "Write the first lines of a story about a robot who learns to cook.",
+    ),
+}
 
 CLASSIC_LANES = tuple(lane for _, lane in PRESETS[:3])
 
@@ -50,3 +83,9 @@ CLASSIC_LANES = tuple(lane for _, lane in PRESETS[:3])
 def classic() -> dict[str, Any]:
     """The classic experiment as plain values."""
     return {"prompt": {"text": CLASSIC_PROMPT}, "lanes": [{"max_new_tokens": 80, **lane} for lane in CLASSIC_LANES], "seed": CLASSIC_SEED}
+
+
+def pair(name: str) -> dict[str, Any]:
+    """One of the pairs as plain values."""
+    lanes = [{"max_new_tokens": 80, **lane} for lane in ({"name": "plain", "strategy": "greedy"}, SPECULATIVE)]
+    return {"prompt": {"text": PAIRS[name][1]}, "lanes": lanes, "seed": CLASSIC_SEED}

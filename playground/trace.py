@@ -90,17 +90,22 @@ class StepView:
     the whole vocabulary. `rest` is a histogram of every token that is no candidate: counts in bins
     of `REST_BIN` below `rest_top`, the last bin holding all that lies lower. `entropy` is of the raw
     distribution, in nats.
+
+    A server tells its top candidates and nothing of the rest: `scale` then says whether these are
+    log-probabilities before or after its temperature and filters, `log_sum_exp` is 0, and entropy,
+    alive and rest are unknown. `doubt` says why such numbers can't be what they claim to be.
     """
 
     ids: tuple[int, ...]
     raw: tuple[float | None, ...]
     log_sum_exp: float
-    entropy: float
-    alive: int
-    rest_top: float
+    entropy: float | None
+    alive: int | None
+    rest_top: float | None
     rest: tuple[int, ...]
     stages: tuple[StageView, ...] = ()
     scale: Literal["logit", "raw_log_probability", "processed_log_probability"] = "logit"
+    doubt: Literal["sum_above_one", "above_zero", "certain_without_rival"] | None = None
 
 
 REST_BIN = 0.25
@@ -220,10 +225,12 @@ class BeamsRanked:
 class Guess:
     """One drafted token and what the target made of it.
 
-    `p` and `q` are its probabilities under the target's and the drafter's final distributions (q is
-    1 for a drafter that doesn't roll dice), `accept` is min(1, p / q), `u` the die. A guess behind
-    the first rejection was never judged: p, accept and u are None. One that was accepted, but stands
-    behind the end of the lane's text, is cut.
+    `p` and `q` are its probabilities under the target's and the drafter's final distributions: q is 1
+    for a drafter that doesn't roll dice, p 0 or 1 under a greedy target. `accept` is min(1, p / q),
+    `u` the die: one of its own, under which the guess stands if u·q < p; or, where q is 1, the plain
+    lane's die at that position, and the guess stands if it is what that die draws from p (None:
+    greedy, no die). A guess behind the first rejection was never judged: p, accept and u are None.
+    One that was accepted, but stands behind the end of the lane's text, is cut.
     """
 
     token: int
@@ -242,7 +249,10 @@ class DraftJudged:
     `position` is the output position of the first guess; `wanted` is k before it was clipped, and
     `limit` says what clipped it. `extra` is the token that the target gave on top: resampled after a
     rejection, bonus after full acceptance, plain where there was no draft; None where the text ended
-    inside the draft. `seconds` are by part: draft, verify, select, rollback.
+    inside the draft. `seconds` are by part: draft, verify (the forward), select (stages and choice) and
+    rollback (of the cache, and adding to the row). Where a lookup found the guesses, `source` says in what
+    (prompt, output, earlier_run, recorded) and `matched` by how many tokens. The lane's first token comes
+    from the prompt's own forward and is no round.
     """
 
     round: int
@@ -258,6 +268,7 @@ class DraftJudged:
     draft_bytes: int | None = None
     limit: Literal["adaptive", "confidence", "context", "max_new_tokens", "no_match"] | None = None
     source: str | None = None
+    matched: int | None = None
     kind: Literal["draft_judged"] = "draft_judged"
 
 
@@ -322,6 +333,84 @@ class DeviceSampled:
 
 @_plain
 @dataclass(frozen=True)
+class ChunkArrived:
+    """A piece of a server's stream arrived; it may hold several tokens, or none that is whole.
+
+    `tokens` counts them by ids, by log-probabilities or by running usage, and is None where the
+    server gives none of these. `seconds` is the time since the request was sent, `at` the same moment
+    in seconds of the race's wall clock. An opening piece that only names the role is none.
+    """
+
+    text: str
+    tokens: int | None
+    seconds: float
+    at: float
+    kind: Literal["chunk_arrived"] = "chunk_arrived"
+
+
+@_plain
+@dataclass(frozen=True)
+class ServerReported:
+    """What a server says of one request by itself; None is what it doesn't say.
+
+    Seconds are the server's: `ttft` from `ttft_from` to its first token, `queue` before it was
+    scheduled, `prefill` until the first token, `decode` from there to the last, `mean_itl` its mean
+    time between tokens. `source` names the fields that they come from.
+    """
+
+    source: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    ttft: float | None = None
+    ttft_from: Literal["arrival", "scheduling"] | None = None
+    queue: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+    mean_itl: float | None = None
+    tokens_per_second: float | None = None
+    prompt_ids: tuple[int, ...] = ()
+    kind: Literal["server_reported"] = "server_reported"
+
+
+@_plain
+@dataclass(frozen=True)
+class SpeculationReported:
+    """What a server says of its speculative decoding in one request; None is what it doesn't say.
+
+    `steps` are those that had a draft, `drafted` and `accepted` count tokens, accepted ones before
+    the end of the text cut any off. `histogram` counts steps by the number accepted; the per-step
+    lists have one entry per step. `most` is k. `source` names the fields that they come from.
+    """
+
+    source: str
+    steps: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    most: int | None = None
+    histogram: tuple[int, ...] | None = None
+    mean_acceptance_length: float | None = None
+    per_step_accepted: tuple[int, ...] | None = None
+    per_step_drafted: tuple[int, ...] | None = None
+    kind: Literal["speculation_reported"] = "speculation_reported"
+
+
+@_plain
+@dataclass(frozen=True)
+class MetricsRead:
+    """A snapshot of a server's `/metrics`: the lines on load and speculation, as the server wrote them.
+
+    The counters are the whole server's: two snapshots around a request tell of it alone only if
+    nobody else asked meanwhile. `at` is in seconds of the race's wall clock.
+    """
+
+    at: float
+    text: str
+    kind: Literal["metrics_read"] = "metrics_read"
+
+
+@_plain
+@dataclass(frozen=True)
 class Finished:
     """A lane ended. `cut` is the byte offset in the output text at which a stop string begins."""
 
@@ -334,7 +423,8 @@ class Finished:
 
 
 Event = Annotated[
-    TokensNamed | PromptRead | TokenChosen | BeamsAdvanced | BeamsRanked | DraftJudged | VerifyCalibrated | StepTimed | DeviceSampled | Finished,
+    TokensNamed | PromptRead | TokenChosen | BeamsAdvanced | BeamsRanked | DraftJudged | VerifyCalibrated | StepTimed | DeviceSampled
+    | ChunkArrived | ServerReported | SpeculationReported | MetricsRead | Finished,
     Field(discriminator="kind"),
 ]
 LaneEvent = tuple[int | None, Event]
@@ -343,17 +433,17 @@ LaneEvent = tuple[int | None, Event]
 @_plain
 @dataclass(frozen=True)
 class ModelAbout:
-    """Which weights ran, as what, and where. `key` is what lanes and vocabularies refer to."""
+    """Which weights ran, as what, and where. `key` is what lanes and vocabularies refer to; what a server doesn't tell is None."""
 
     key: str
     name: str
     revision: str | None
-    dtype: str
+    dtype: str | None
     device: str
-    parameters: int
-    weight_bytes: int
-    layers: int
-    vocabulary: int
+    parameters: int | None
+    weight_bytes: int | None
+    layers: int | None
+    vocabulary: int | None
     context: int | None
     cache_bytes_per_token: int | None
     cache_formula: str | None
@@ -389,6 +479,11 @@ class LaneAbout:
     notes: tuple[dict[str, str], ...] = ()
     #: Tokens that were forced at the beginning of the output, and where they come from.
     branch: dict[str, Any] | None = None
+    #: The key of the model that writes guesses for the lane.
+    draft_model: str | None = None
+    #: The server that wrote this lane, by name, and the whole request as it was sent there.
+    server: str | None = None
+    sent: dict[str, Any] | None = None
 
 
 @_plain

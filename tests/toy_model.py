@@ -28,6 +28,7 @@ class ToyModel:
         self.table = table if table is not None else torch.randn(size, size, size, generator=generator) * spread
         self.weights: object = self.table
         self.vocabulary_size, self.context, self.device = size, None, torch.device("cpu")
+        self.layers, self.can_roll_back = 1, True
         self._rows = rows if rows is not None else []
 
     @property
@@ -105,6 +106,7 @@ def toy_task(
         dice=Dice(seed),
         clock=Clock(model.device),
         record=record,
+        vocabulary=vocabulary,
     )
 
 

@@ -134,6 +134,25 @@ def resolve(name: str | None, public: bool | None = None) -> CatalogEntry:
     return _local(name) or _on_hub(name)
 
 
+def paired_draft(target: CatalogEntry) -> CatalogEntry:
+    """The smallest model that shares a tokenizer with this one and is smaller; raises `ModelUnavailable` where there is none."""
+    smaller = [
+        (entry.parameters, entry)
+        for entry in _ENTRIES
+        if target.pair is not None and entry.pair == target.pair and entry.parameters and entry.parameters < (target.parameters or 0)
+    ]
+    if not smaller:
+        raise ModelUnavailable(
+            "draft_model_unknown",
+            Text(
+                "The catalog has no smaller model that could draft for {model}: name one as draft_model.",
+                "目录中没有可为 {model} 起草的更小模型：请用 draft_model 指定一个。",
+            ),
+            model=target.name,
+        )  # fmt: skip
+    return min(smaller, key=lambda pair: pair[0])[1]
+
+
 def _local(name: str) -> CatalogEntry | None:
     """A folder or GGUF file of this machine, if the name is one."""
     try:
@@ -240,9 +259,11 @@ class Catalog:
     def release(self, except_keys: Collection[str] = ()) -> None:
         """Let go of every model that no lane uses: `except_keys` holds the keys (`LoadedModel.key`) of those that stay."""
         with self._guard:
-            for key, future in list(self._futures.items()):
-                if future.done() and future.exception() is None and future.result().key not in except_keys:
-                    del self._futures[key]
+            unused = [key for key, one in self._futures.items() if one.done() and one.exception() is None and one.result().key not in except_keys]
+            for key in unused:
+                del self._futures[key]
+        if not unused:
+            return  # a collection takes half a second when many runs are kept
         gc.collect()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,21 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = keys[..., : length + more, :], values[..., : length + more, :]
         return self.keys, self.values
 
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Make the rows the given ones, in that order; only rows that change are copied, in place where the number stays the same."""
+        changed = [place for place, row in enumerate(rows) if row != place]
+        if not self.is_initialized or (not changed and len(rows) == self.keys.shape[0]):
+            return
+        if len(rows) == self.keys.shape[0] and self._fits(self.keys.shape[-2]):
+            for held in (self.keys, self.values):
+                saved = {row: held[row].clone() for row in {rows[place] for place in changed} if rows[row] != row}  # before they are written over
+                for place in changed:
+                    held[place] = saved.get(rows[place], held[rows[place]])
+        else:
+            self._room = (_moved(self.keys, 1, rows), _moved(self.values, 1, rows))
+            length = self.keys.shape[-2]
+            self.keys, self.values = self._room[0][..., :length, :], self._room[1][..., :length, :]
+
     def reserve(self, more: int) -> None:
         """Have a buffer of one's own with room for `more` tokens."""
         if self.is_initialized and not self._fits(self.keys.shape[-2] + more):
@@ -59,11 +75,15 @@ class GrowingLayer(DynamicLayer):
         return other
 
 
-def _moved(held: Tensor, more: int) -> Tensor:
-    """A larger buffer that begins with what is held."""
+def _moved(held: Tensor, more: int, rows: Sequence[int] | None = None) -> Tensor:
+    """A larger buffer that begins with what is held, or with the given rows of it."""
     length = held.shape[-2]
-    buffer = torch.empty(*held.shape[:-2], length + more + max(ROOM, length // 2), held.shape[-1], dtype=held.dtype, device=held.device)
-    buffer[..., :length, :] = held
+    count = held.shape[0] if rows is None else len(rows)
+    buffer = torch.empty(
+        count, *held.shape[1:-2], length + more + max(ROOM, length // 2), held.shape[-1], dtype=held.dtype, device=held.device
+    )
+    for place, row in enumerate(range(count) if rows is None else rows):
+        buffer[place, ..., :length, :] = held[row]
     return buffer
 
 

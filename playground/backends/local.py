@@ -7,9 +7,11 @@ import datetime
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 from weakref import WeakSet
 
@@ -23,7 +25,9 @@ import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
 from playground.backends.cores import threads
 from playground.backends.cpu_linear import SplitLinears
+from playground.backends.drafting import earlier_runs, load_draft, remember
 from playground.backends.growing_cache import GrowingLayer, growing_cache
+from playground.backends.loading import free_memory
 from playground.engine.clock import Clock
 from playground.engine.dice import Dice
 from playground.engine.knobs import values_of
@@ -33,12 +37,28 @@ from playground.engine.stages import Context
 from playground.engine.stop import ContextLimit, EndOfSequence, MaxNewTokens, StopRule, StopStrings
 from playground.engine.task import Row, Task, prompt_pieces
 from playground.errors import BadValue, PlaygroundError, Text
-from playground.request import Lane, Request, effective_stages
-from playground.trace import About, LaneAbout, LaneEvent, ModelAbout, StageAbout, TokenChosen, TokenName, TokensNamed
+from playground.request import Branch, Lane, Request, effective_stages
+from playground.trace import (
+    About,
+    BeamsAdvanced,
+    DraftJudged,
+    Event,
+    LaneAbout,
+    LaneEvent,
+    ModelAbout,
+    StageAbout,
+    StepTimed,
+    TokenChosen,
+    TokenName,
+    TokensNamed,
+)
 
 #: What transformers' decoder-only models call the norm before the head, and the list of their layers.
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 LAYER_LISTS = ("layers", "h", "blocks")
+
+#: What a growing KV cache takes at most, as a multiple of what it holds.
+ROOM_TO_GROW = 1.5
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
@@ -59,6 +79,7 @@ class TransformersModel:
         self.device = weights.get_input_embeddings().weight.device
         self.vocabulary_size = int(weights.get_output_embeddings().weight.shape[0])
         self.context: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.layers = int(self.config.num_hidden_layers)
         self.cache = cache if cache is not None else growing_cache(weights.config)
 
     @property
@@ -74,6 +95,10 @@ class TransformersModel:
     def cache_bytes(self) -> int:
         """What the tokens take; a growing layer's spare room behind them is not counted."""
         return sum(tensor.nbytes for tensor in self._held())
+
+    @property
+    def can_roll_back(self) -> bool:
+        return all(getattr(layer, "is_croppable", False) and not getattr(layer, "is_sliding", False) for layer in self.cache.layers)
 
     def _held(self) -> Iterator[Tensor]:
         """The tensors of the cache: keys and values, or whatever else a layer keeps (recurrent states)."""
@@ -114,9 +139,12 @@ class TransformersModel:
             self.cache.crop(-surplus)
 
     def select_rows(self, rows: Sequence[int]) -> None:
-        index = torch.tensor(rows, dtype=torch.long, device=self.device)
+        index = torch.tensor(rows, dtype=torch.long).to(self.device, non_blocking=True)
         for layer in self.cache.layers:
-            layer.batch_select_indices(index)
+            if isinstance(layer, GrowingLayer):
+                layer.select_rows(rows)
+            else:
+                layer.batch_select_indices(index)
 
     def reserve(self, tokens: int) -> None:
         for layer in self.cache.layers:
@@ -167,6 +195,7 @@ class Comparison:
 
     def __iter__(self) -> Iterator[list[LaneEvent]]:
         named: dict[str, set[int]] = {}
+        outputs: list[list[int]] = [[] for _ in self.lanes]
         for prepared in self.lanes:
             yield self._name(prepared, prepared.rendered.ids, named)
         for events in self._steps():
@@ -174,11 +203,16 @@ class Comparison:
             names = [
                 name
                 for lane, event in events
-                if lane is not None and isinstance(event, TokenChosen)
-                for name in self._name(self.lanes[lane], (event.token, *(event.view.ids if event.view else ())), named)
+                if lane is not None
+                for name in self._name(self.lanes[lane], mentioned(event), named)
             ]
             yield [*names, *events]
+            for lane, event in events:
+                if lane is not None and isinstance(event, TokenChosen):
+                    outputs[lane][event.position :] = [event.token]
             _has_run.update(self.lanes[lane].loaded for lane, event in events if lane is not None and isinstance(event, TokenChosen))
+        for prepared, output in zip(self.lanes, outputs, strict=True):  # only now: no lane may look at another of its race
+            remember(prepared.loaded, (*prepared.rendered.ids, *output))
 
     def _steps(self) -> Iterable[list[LaneEvent]]:
         """The race's steps, with samples of the GPU between them where there is one."""
@@ -204,6 +238,17 @@ class Comparison:
     @property
     def owed(self) -> int:
         return self.race.owed
+
+
+def mentioned(event: Event) -> Sequence[int]:
+    """The token ids that an event tells of."""
+    if isinstance(event, TokenChosen):
+        return (event.token, *(event.view.ids if event.view else ()))
+    if isinstance(event, DraftJudged):
+        return [guess.token for guess in event.guesses]
+    if isinstance(event, BeamsAdvanced):
+        return [candidate.token for candidate in event.candidates]
+    return ()
 
 
 def token_name(vocabulary: Any, token: int) -> TokenName:
@@ -237,6 +282,7 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
         prompt_ids=tuple(rendered.ids),
         rendered=rendered.text,
         notes=tuple(note.to_json() for note in (*lane.notes, *rendered.notes)),
+        branch=lane.branch.to_json() if lane.branch is not None else None,
     )
     return PreparedLane(lane, loaded, rendered, about)
 
@@ -245,12 +291,15 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
     """Bind a lane's stages and stop rules to its model."""
     lane, loaded, ids = prepared.lane, prepared.loaded, tuple(prepared.rendered.ids)
     model = TransformersModel(loaded.model, loaded.linears)
+    if lane.branch is not None:
+        check_branch(lane.branch, loaded, model.vocabulary_size)
     context = Context(
         prompt=ids,
         eos=loaded.eos_ids,
         max_new_tokens=min(lane.max_new_tokens, model.context - len(ids)) if model.context is not None else lane.max_new_tokens,
         vocabulary=loaded.vocabulary,
         device=model.device,
+        min_tokens_to_keep=lane.strategy.min_tokens_to_keep(len(loaded.eos_ids)),
     )
     active = [entry.stage for entry in effective_stages(lane, loaded.generation_config) if not entry.idle]
     rules: list[StopRule] = [EndOfSequence(frozenset(loaded.eos_ids))]
@@ -267,24 +316,69 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
         dice=Dice(request.seed),
         clock=Clock(model.device),
         record=record,
+        forced=lane.branch.tokens if lane.branch is not None else (),
+        vocabulary=loaded.vocabulary,
     )
 
 
-def prepare(request: Request, load: Callable[[str | None], LoadedModel], record: bool = True) -> Comparison:
+def give_drafter(task: Task, draft: LoadedModel, shared: int) -> None:
+    """Let a model write guesses for a lane: `shared` ids mean the same to both."""
+    task.draft_model, task.shared_ids = TransformersModel(draft.model, draft.linears), shared
+
+
+def expected_step(loaded: LoadedModel) -> float:
+    """How long a step of a lane is likely to take here, in seconds, recording included: the median of a few."""
+    raw = {"strategy": "greedy", "max_new_tokens": 6, "knobs": {"min_new_tokens": 6}}
+    request = Request.from_json({"prompt": {"text": "1", "chat": False}, "lanes": [raw]})
+    (lane,) = request.lanes
+    task = make_task(request, prepare_lane(request, lane, loaded))
+    steps = [event for events in Race([Runner(0, task, lane.strategy)]) for _, event in events if isinstance(event, StepTimed)]
+    return median(step.seconds + step.recording for step in steps[1:])  # the first one has no forward of its own
+
+
+def check_branch(branch: Branch, loaded: LoadedModel, size: int) -> None:
+    """Refuse a branch whose token ids mean something else, or nothing, to this model (`size` ids in its vocabulary)."""
+    written_by = branch.model.rpartition("@")[0] if branch.model is not None else loaded.entry.id
+    if written_by != loaded.entry.id:  # another device or number format of the same model has the same vocabulary
+        raise BadValue(
+            "branch_model",
+            Text(
+                "This lane was branched from tokens that {origin} wrote, and {model} has other tokens: choose {origin} again, or drop the branch.",
+                "此通道的分支来自 {origin} 写出的词元，而 {model} 的词元不同：请换回 {origin}，或去掉分支。",
+            ),
+            origin=written_by[:100], model=loaded.entry.id,
+        )  # fmt: skip
+    beyond = next((token for token in branch.tokens if token >= size), None)
+    if beyond is not None:
+        raise BadValue(
+            "token_range",
+            Text("Token ids go from 0 to {last}, got {value}.", "词元编号从 0 到 {last}，而给出的是 {value}。"),
+            last=size - 1, value=beyond,
+        )  # fmt: skip
+
+
+def prepare(request: Request, load: Callable[[str | None], LoadedModel], record: bool = True, calibrate: bool = True) -> Comparison:
     """Load what the lanes need, bind everything, and build the race; nothing runs yet.
 
     `load` gives the loaded model of a catalog id (None: the default). Errors of a lane carry its
-    index in `values["lane"]`.
+    index in `values["lane"]`. `calibrate` measures what verifying costs before a recorded lane that speculates.
     """
-    prepared, tasks = [], []
+    prepared, tasks, drafts = [], [], []
     for index, lane in enumerate(request.lanes):
         try:
             prepared.append(prepare_lane(request, lane, load(lane.model or request.model)))
+            check_rows(lane, prepared[-1])
             tasks.append(make_task(request, prepared[-1], record))
+            if drafted := load_draft(lane, prepared[-1].loaded, load):
+                give_drafter(tasks[-1], *drafted)
+                drafts.append(drafted[0])
+                prepared[-1] = replace(prepared[-1], about=replace(prepared[-1].about, draft_model=drafted[0].key))
+            tasks[-1].earlier, tasks[-1].calibrate = earlier_runs(prepared[-1].loaded), record and calibrate
+            lane.strategy.check_models(tasks[-1])
         except PlaygroundError as error:
             error.values = {**error.values, "lane": index}
             raise
-    models = {entry.loaded.key: model_about(entry.loaded) for entry in prepared}
+    models = {loaded.key: model_about(loaded) for loaded in (*(entry.loaded for entry in prepared), *drafts)}
     about = About(
         request=request.to_json(),
         models=tuple(models.values()),
@@ -297,6 +391,27 @@ def prepare(request: Request, load: Callable[[str | None], LoadedModel], record:
     runners = [Runner(index, task, lane.strategy) for index, (task, lane) in enumerate(zip(tasks, request.lanes, strict=True))]
     race = Race(runners, share_prompt=request.share_prompt, align=request.align, memory=memory_in_use(tasks[0].model.device))
     return Comparison(about, race, tuple(prepared), tasks[0].model.device)
+
+
+def check_rows(lane: Lane, prepared: PreparedLane) -> None:
+    """Refuse a lane whose beams would fill more KV cache than there is memory, if the model's cache has a formula."""
+    rows, model = lane.strategy.rows, model_about(prepared.loaded)
+    per_token = model.cache_bytes_per_token
+    if rows == 1 or per_token is None:
+        return
+    tokens = min(len(prepared.rendered.ids) + lane.max_new_tokens, model.context or sys.maxsize)
+    needed, free = rows * tokens * per_token, free_memory(prepared.loaded.device)
+    if needed * ROOM_TO_GROW > free:
+        raise BadValue(
+            "beams_memory",
+            Text(
+                "{rows} beams × {tokens} tokens (prompt and max new tokens) × {per_token} bytes are {needed} GB of KV cache, with room to grow "
+                "half as much again, and {free} GB of memory are free: choose fewer beams, fewer tokens or a smaller model.",
+                "{rows} 个束 × {tokens} 个词元（提示词加最多新词元）× {per_token} 字节 = {needed} GB KV 缓存，另需一半的增长空间，"
+                "而空闲内存只有 {free} GB：请减少束数、词元数，或换用更小的模型。",
+            ),
+            rows=rows, tokens=tokens, per_token=per_token, needed=f"{needed / 1e9:.2f}", free=f"{free / 1e9:.2f}",
+        )  # fmt: skip
 
 
 def model_about(loaded: LoadedModel) -> ModelAbout:
@@ -395,6 +510,31 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
             rank=int((final > final[token]).sum()),
             removed_by=removed_by,
         )
+
+
+def choice_again(
+    request: Request, prepared: PreparedLane, tokens: Sequence[tuple[int, float]], on_logs: bool
+) -> tuple[TokenChosen, TokensNamed]:
+    """The last of these `(token, log-probability)` pairs as it was chosen, with its view: the model reads what stands before it again.
+
+    `on_logs` says that the stages work on log-probabilities, as in beam search. The names are those of the view's candidates.
+    """
+    task = make_task(request, prepared, record=True)
+    with torch.inference_mode():
+        row: Row = task.start
+        for token, log_probability in tokens[:-1]:
+            row = task.extend(row, token, log_probability)
+        for piece in prompt_pieces(row.ids.tolist(), task.model.device):
+            logits = task.forward([piece])[:, -1]
+        scored = task.score(logits.log_softmax(-1), [row], scale="raw_log_probability") if on_logs else task.score(logits, [row])
+        choice = task.take(scored, tokens[-1][0])
+    assert choice.view is not None
+    vocabulary = prepared.loaded.vocabulary
+    names = TokensNamed(prepared.about.model, tuple(token_name(vocabulary, token) for token in choice.view.ids))
+    event = TokenChosen(
+        row.position, choice.token, choice.log_probability, choice.raw_log_probability, choice.rank, choice.raw_rank, view=choice.view
+    )
+    return event, names
 
 
 def _one_token(vocabulary: Any, text: str) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-Part = Literal["forward", "processors", "warpers", "select", "cache", "recording"]
+Part = Literal["forward", "processors", "warpers", "select", "cache", "draft", "recording"]
 
 
 class Clock:
@@ -22,12 +22,25 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._mps = device.type == "mps"
+        self._inside = False
         self._seconds: dict[Part, float] = {}
         self._pending: list[tuple[Part, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """Count what runs inside as time of this part."""
+        """Count what runs inside as time of this part; a part within a part is time of the outer one."""
+        if self._inside:
+            yield
+            return
+        self._inside = True
+        try:
+            with self._counted(name):
+                yield
+        finally:
+            self._inside = False
+
+    @contextmanager
+    def _counted(self, name: Part) -> Iterator[None]:
         if self._cuda:
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             first.record()

@@ -12,6 +12,7 @@ import math
 import pkgutil
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -33,10 +34,11 @@ MOST_ENTRIES = 256
 class Knob:
     """What one field of a strategy or a stage accepts, and what it means.
 
-    `kind` is float, int, bool, choice, tokens (TokenSequences) or biases (token sequences with a
+    `kind` is float, int, bool, choice, text, tokens (TokenSequences) or biases (token sequences with a
     number each). `off` is the value at which the stage does nothing; `low` and `high` are the
     range, open at an end where `low_open` or `high_open`. `slider` narrows what a slider offers;
-    typing may go as far as the range.
+    typing may go as far as the range; of a text, `high` is the number of characters. A knob with `only`
+    (another knob of its class, and the values of that one) means something beside these values alone.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Knob:
     slider: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     names: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, tuple[str, ...]] | None = None
 
     def range(self) -> str:
         """The range as people write it: "(0, 1]" or ">= 0"."""
@@ -59,6 +62,8 @@ class Knob:
             return " | ".join(self.choices)
         if self.kind == "bool":
             return "true | false"
+        if self.kind == "text":
+            return f"text of at most {self.high:g} characters"
         most = f"one entry per line, at most {MOST_ENTRIES} entries of {MOST_ENTRIES} characters"
         if self.kind == "tokens":
             return f"text or #id #id, {most}"
@@ -80,6 +85,7 @@ class Knob:
             "kind": self.kind, "default": self.default, "label": self.label.to_json(), "help": self.help.to_json(),
             "low": self.low, "high": self.high, "lowOpen": self.low_open, "highOpen": self.high_open, "off": self.off, "step": self.step,
             "slider": self.slider, "choices": self.choices, "range": self.range(), "names": dict(self.names),
+            "only": self.only,
         }  # fmt: skip
 
 
@@ -98,6 +104,8 @@ def knobs_of(declaration: type) -> dict[str, Knob]:
 def cast(name: str, declared: Knob, value: Any) -> Any:
     """Turn what a visitor, a file or a link gave into the knob's own type, or raise `BadValue`."""
     if declared.kind == "choice":
+        if isinstance(value, bool):  # a choice between true, false and more
+            value = str(value).lower()
         if value not in declared.choices:
             raise _bad(name, declared, value)
         return value
@@ -107,6 +115,10 @@ def cast(name: str, declared: Knob, value: Any) -> Any:
             return value
         if str(value).lower() in truth:
             return truth[str(value).lower()]
+        raise _bad(name, declared, value)
+    if declared.kind == "text":
+        if isinstance(value, str) and len(value) <= (declared.high or 0) and not any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+            return value
         raise _bad(name, declared, value)
     if declared.kind == "tokens":
         return _token_sequences(name, declared, value)
@@ -189,8 +201,13 @@ def _biases(name: str, declared: Knob, value: Any) -> tuple[tuple[str | tuple[in
 
 
 def values_of(declared: Any) -> dict[str, Any]:
-    """The knob values of a strategy or a stage by name, as JSON has them: lists, no tuples."""
-    return {name: _plain(getattr(declared, name)) for name in knobs_of(type(declared))}
+    """The knob values of a strategy or a stage by name, as JSON has them: lists, no tuples; those that mean nothing here are left out."""
+    knobs = knobs_of(type(declared))
+    return {name: _plain(getattr(declared, name)) for name, own in knobs.items() if _counts(own, lambda other: getattr(declared, other))}
+
+
+def _counts(declared: Knob, value_of: Callable[[str], Any]) -> bool:
+    return declared.only is None or value_of(declared.only[0]) in declared.only[1]
 
 
 def _plain(value: Any) -> Any:
@@ -246,4 +263,7 @@ def checked(declaration: type, values: dict[str, Any]) -> Any:
             Text("{owner} has no knob {name}; it has {names}.", "{owner} 没有参数 {name}；它有 {names}。"),
             owner=declaration.name, name=sorted(map(str, unknown))[0][:60], names=", ".join(knobs) or "none",
         )  # fmt: skip
-    return declaration(**{name: cast(name, knobs[name], value) for name, value in values.items()})
+    cast_values = {name: cast(name, knobs[name], value) for name, value in values.items()}
+    # What can't matter is forgotten, so that equal runs are equal values.
+    kept = {name: value for name, value in cast_values.items() if _counts(knobs[name], lambda other: cast_values.get(other, knobs[other].default))}
+    return declaration(**kept)

@@ -34,6 +34,8 @@ class LanguageModel(Protocol):
     device: torch.device
     vocabulary_size: int
     context: int | None
+    #: How many layers there are; an early exit takes the first few of them.
+    layers: int
     #: What forks share: two models with the same object here compute the same logits.
     weights: object
 
@@ -48,6 +50,11 @@ class LanguageModel(Protocol):
     @property
     def cache_bytes(self) -> int:
         """Bytes of the KV cache, read off its tensors."""
+        ...
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether `truncate` works at any time: not for a recurrent state or a sliding window."""
         ...
 
     def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:

@@ -14,7 +14,7 @@ from playground.engine.model import LanguageModel
 from playground.engine.strategies import Steps, Strategy
 from playground.engine.task import Task
 from playground.errors import PlaygroundError, Text
-from playground.trace import Finished, LaneEvent, PromptRead, StepTimed, TokenChosen
+from playground.trace import BeamsAdvanced, DraftJudged, Event, Finished, LaneEvent, PromptRead, StepTimed, TokenChosen, VerifyCalibrated
 
 OUT_OF_MEMORY = Text(
     "The device ran out of memory: use fewer lanes, a shorter prompt or a smaller model.", "设备内存不足：请减少通道、缩短提示词或换用更小的模型。"
@@ -91,12 +91,18 @@ class Race:
         return time.perf_counter() - self.started
 
     def _read_shared_prompts(self) -> Iterator[list[LaneEvent]]:
-        """Read each prompt once per model, and give every lane that asked it a copy of the cache."""
+        """Read each prompt once per model, and give every lane that asked it a copy of the cache; so for the models that draft."""
         groups: dict[tuple[Any, ...], list[Runner]] = {}
         for runner in self.runners:
             groups.setdefault((id(runner.task.model.weights), runner.task.prompt), []).append(runner)
         for group in groups.values():
             yield from self._read_for(group)
+        drafts: dict[tuple[Any, ...], list[Runner]] = {}
+        for runner in self.waiting():
+            if runner.task.draft_model is not None:
+                drafts.setdefault((id(runner.task.draft_model.weights), runner.task.prompt), []).append(runner)
+        for group in drafts.values():
+            yield from self._read_draft_for(group)
 
     def _read_for(self, group: list[Runner]) -> Iterator[list[LaneEvent]]:
         reader = replace(group[0].task, model=group[0].task.model.fork())
@@ -114,6 +120,25 @@ class Race:
                 return
             reader.clock.lap()  # on CUDA this is where the host waits for the piece to be done
             yield [(None, replace(event, seconds=time.perf_counter() - started, shared=True))]
+
+    def _read_draft_for(self, group: list[Runner]) -> Iterator[list[LaneEvent]]:
+        """Nothing is told of it: no lane has the drafter's prompt in its time."""
+        first = group[0].task
+        assert first.draft_model is not None
+        reading = replace(first, model=first.draft_model.fork(), prompt_logits=None)
+        pieces, more = reading.read_prompt(), True
+        while more and not self._cancelled:
+            try:
+                with torch.inference_mode():
+                    more = next(pieces, None) is not None
+            except Exception as error:
+                yield [self._failed(runner, error) for runner in group]
+                return
+            reading.clock.lap()
+            yield []
+        for runner in group:
+            runner.task.draft_model = reading.model.fork()
+            runner.task.draft_model.reserve(1)
 
     def _hand_out(self, group: list[Runner], model: LanguageModel, logits: Tensor) -> list[LaneEvent]:
         events: list[LaneEvent] = []
@@ -143,10 +168,12 @@ class Race:
         reads = [event for event in events if isinstance(event, PromptRead)]
         if reads:
             return [(runner.lane, replace(event, seconds=seconds)) for event in reads]
+        if any(isinstance(event, VerifyCalibrated) for event in events):
+            return [(runner.lane, event) for event in events]  # ours, and no step of the lane
         runner.peak_memory = max(filter(None, (runner.peak_memory, self.memory())), default=None)
         timed = StepTimed(
             step=runner.step,
-            tokens=sum(isinstance(event, TokenChosen) for event in events),
+            tokens=_growth(events),
             seconds=seconds,
             parts={**parts, "other": max(seconds - sum(parts.values()), 0.0)},
             recording=recording,
@@ -159,7 +186,7 @@ class Race:
         )
         runner.step += 1
         self._owed = [lane for lane in self._owed if lane != runner.lane]
-        told: list[LaneEvent] = [*((runner.lane, event) for event in events), (runner.lane, timed)]
+        told: list[LaneEvent] = [*((runner.lane, _with_seconds(event, parts)) for event in events), (runner.lane, timed)]
         if task.ending is not None:
             told.append(self._finish(runner, task.ending.reason, task.ending.detail, cut=task.ending.cut))
         return told
@@ -181,3 +208,19 @@ class Race:
         runner.task = None  # type: ignore[assignment]  # with it go its KV cache and the prompt's logits
         self._owed = [lane for lane in self._owed if lane != runner.lane]
         return runner.lane, Finished(reason, detail, at=self._at(), cut=cut, message=message)
+
+
+def _with_seconds(event: Event, parts: dict[str, float]) -> Event:
+    """A verdict on a draft with the seconds of its parts, which only the clock knows."""
+    if not isinstance(event, DraftJudged):
+        return event
+    select = sum(parts.get(name, 0.0) for name in ("processors", "warpers", "select"))
+    seconds = {"draft": parts.get("draft", 0.0), "verify": parts.get("forward", 0.0), "select": select, "rollback": parts.get("cache", 0.0)}
+    return replace(event, seconds=seconds)
+
+
+def _growth(events: tuple[Event, ...]) -> int:
+    """By how many positions a step lengthens the output: a beam that becomes the best one replaces tokens that were counted."""
+    if any(isinstance(event, BeamsAdvanced) for event in events):
+        return 1
+    return sum(isinstance(event, TokenChosen) for event in events)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from playground.trace import REST_BIN, REST_BINS, StageView, StepView
+
+#: What the scores before the first stage are: most strategies give the stages logits, beam search log-probabilities.
+Scale = Literal["logit", "raw_log_probability"]
 
 #: Candidates of a step: the most likely before the stages, and the most likely after them.
 RAW_TOP = 50
@@ -21,6 +25,7 @@ class StepRecord:
 
     raw: Tensor
     stages: tuple[tuple[str, Tensor], ...]
+    scale: Scale = "logit"
 
     @property
     def final(self) -> Tensor:
@@ -66,6 +71,7 @@ class PendingView:
     raw_scores: int
     rest: int
     stages: tuple[tuple[int, int, int], ...]
+    scale: Scale
 
     def finish(self, numbers: list[list[float]]) -> StepView:
         # The three lists of candidates overlap: keep the first of each id, order by raw score.
@@ -110,6 +116,7 @@ class PendingView:
             rest_top=rest_top,
             rest=tuple(rest),
             stages=tuple(views),
+            scale=self.scale,
         )
 
 
@@ -140,4 +147,4 @@ def pend_view(record: StepRecord, token: Tensor, packed: Packed) -> PendingView:
         removed = torch.where((after == float("-inf")) & (before > float("-inf")), probabilities, 0.0).sum(dtype=torch.float64)
         stages.append((packed.put(numbers), packed.put(removed), packed.put(after[candidates])))
         before, probabilities = after, next_probabilities
-    return PendingView(tuple(name for name, _ in record.stages), *slots, stages=tuple(stages))
+    return PendingView(tuple(name for name, _ in record.stages), *slots, stages=tuple(stages), scale=record.scale)

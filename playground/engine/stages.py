@@ -1004,6 +1004,8 @@ class BoundMirostat(BoundStage):
         return scores.masked_fill(~kept.scatter(1, likeliest, True), -math.inf)
 
     def advance(self, state: float, token: int, log_probability: float) -> float:
+        if log_probability == -math.inf:  # forced, though removed: the surprise that was kept says nothing of it, and mu stays
+            return state
         observed = -log_probability / math.log(2)
         return state - self.eta * (observed - self.tau)
 

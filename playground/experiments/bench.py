@@ -6,6 +6,7 @@ ratio, and the median of the ratios is what is quoted.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import statistics
 import time
@@ -26,6 +27,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"strategy": "sample", "knobs": {"temperature": 0.8, "top_k": 50, "top_p": 0.95}},
         {"do_sample": True, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
     ),
+    "beam 4": ({"strategy": "beam", "knobs": {"num_beams": 4}}, {"do_sample": False, "num_beams": 4}),
 }
 
 
@@ -46,7 +48,8 @@ def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto
             f"{name}: recorded lane {found['recorded']['median']:.1f} tokens/s, generate {found['generate']['median']:.1f} tokens/s, "
             f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}); "
             f"step {found['step_seconds'] * 1e3:.1f} ms + recording {found['recording_seconds'] * 1e3:.2f} ms; "
-            f"{found['bandwidth_share']:.0%} of the memory-bandwidth limit"
+            f"{found['bandwidth_share']:.0%} of the memory-bandwidth limit; "
+            f"most KV cache held: {found['cache_bytes'] / 1e6:.1f} MB, generate {found['generate_cache_bytes'] / 1e6:.1f} MB"
         )
     return figures
 
@@ -62,11 +65,11 @@ def against_generate(
     generate_run(loaded, arguments, tokens)
     for pair in range(pairs):
         if pair % 2:
-            b = generate_run(loaded, arguments, tokens)
+            b, held = generate_run(loaded, arguments, tokens)
             a, trace = recorded_run(endless, lane, tokens)
         else:
             a, trace = recorded_run(endless, lane, tokens)
-            b = generate_run(loaded, arguments, tokens)
+            b, held = generate_run(loaded, arguments, tokens)
         recorded.append(tokens / a)
         generated.append(tokens / b)
         ratios.append(b / a)
@@ -81,6 +84,8 @@ def against_generate(
         "step_seconds": seconds,
         "recording_seconds": statistics.median(step.recording for step in steps),
         "bandwidth_share": moved / seconds / bandwidth,
+        "cache_bytes": max(step.cache_bytes for step in steps),
+        "generate_cache_bytes": held,
     }
 
 
@@ -95,19 +100,22 @@ def recorded_run(loaded: catalog.LoadedModel, lane: dict[str, Any], tokens: int)
     return time.perf_counter() - started, trace
 
 
-def generate_run(loaded: catalog.LoadedModel, arguments: dict[str, Any], tokens: int) -> float:
-    """Wall seconds of transformers' `generate` for the same prompt and number of tokens."""
+def generate_run(loaded: catalog.LoadedModel, arguments: dict[str, Any], tokens: int) -> tuple[float, int]:
+    """Wall seconds of transformers' `generate` for the same prompt and number of tokens, and the bytes of its KV cache at the end."""
     ids = torch.tensor([catalog.render(loaded, CLASSIC_PROMPT, None, None).ids], device=loaded.device)
-    config = endless_config(loaded.model.generation_config)
+    model = copy.copy(loaded.model)  # the same weights; an EOS of the model's own defaults would come back for one that is None in a call
+    model.generation_config = endless_config(loaded.model.generation_config)
     threads().use_all()  # as it comes: our lanes may have left fewer
     started = time.perf_counter()
     with torch.inference_mode():
-        output = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, max_new_tokens=tokens, **arguments)
+        output = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, return_dict_in_generate=True, **arguments
+        )  # fmt: skip
     if loaded.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    assert output.shape[1] == ids.shape[1] + tokens
-    return seconds
+    assert output.sequences.shape[1] == ids.shape[1] + tokens
+    return seconds, sum(layer.keys.nbytes + layer.values.nbytes for layer in output.cache.layers)
 
 
 def endless_config(config: Any) -> Any:

@@ -168,6 +168,19 @@ def legend(trace: Trace, lanes: Sequence[int], look: Look, extra: Mapping[int, s
     return notes, LEGEND_ROW * len(rows)
 
 
+def keys(look: Look, words: Sequence[tuple[str, str, Text]], per_row: int = 3) -> tuple[list[Spec], int]:
+    """Glyphs in their colours and what they stand for, over a figure, one to a row on a phone: the notes, and the pixels they take."""
+    told = [f"<span style='color:{colour}'>{glyph}</span> {look.say(text)}" for colour, glyph, text in words]
+    per_row = 1 if look.narrow else per_row
+    rows = [told[first : first + per_row] for first in range(0, len(told), per_row)]
+    font = {"size": SMALL, "color": look.colours.text}
+    notes = [
+        note(look, " &nbsp; &nbsp; ".join(row), x=0, xanchor="left", y=1, yanchor="bottom", yshift=6 + LEGEND_ROW * (len(rows) - 1 - n), font=font)
+        for n, row in enumerate(rows)
+    ]
+    return notes, LEGEND_ROW * len(rows) + 14
+
+
 def nothing(look: Look, why: Text) -> Spec:
     """What stands where there is nothing to draw: the reason, in one sentence."""
     words = note(look, look.say(why), x=0.5, y=0.5, xanchor="center", yanchor="middle")

@@ -11,7 +11,7 @@ from playground.figures import Figure, Look, Row, Spec
 from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, shortened, token_label
 from playground.measures.distribution import Distribution, Segment, cumulative_bar, distributions
 from playground.measures.text import display_name
-from playground.trace import StageAbout, StepView, TokenChosen, TokenName, TokensNamed, Trace
+from playground.trace import BeamsAdvanced, StageAbout, StepView, TokenChosen, TokenName, TokensNamed, Trace
 
 ROWS, ROWS_NARROW = 12, 4
 #: Columns beside the model's own: where a lane has more stages, those that did least are only named.
@@ -26,6 +26,8 @@ BAR_AREA = 142
 NO_VIEW = Text("This step has no recorded distribution.", "这一步没有记录分布。")
 _MODEL = Text("model", "模型")
 _ARGMAX = Text("argmax", "取最大值")
+_BEAM = Text("beam", "束")
+_FORCED = Text("forced", "指定")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class _Step:
     stages: Mapping[str, StageAbout]
     way: tuple[Distribution, ...]
     lane: int
+    beams: bool = False  # whether a beam search took the token: for the sum, not for this step alone
 
     @property
     def index(self) -> int:
@@ -63,12 +66,9 @@ class _Step:
 
 
 def find_step(trace: Trace, lane: int | None, position: int | None) -> tuple[int, TokenChosen | None]:
-    """The chosen token at a position of a lane (newest if None), with its lane."""
+    """The token that stands at a position of a lane (the last one if None), with its lane."""
     lane = lane or 0
-    for owner, event in reversed(trace.events):
-        if owner == lane and isinstance(event, TokenChosen) and (position is None or event.position == position):
-            return lane, event
-    return lane, None
+    return lane, next((event for event in reversed(trace.output(lane)) if position is None or event.position == position), None)
 
 
 def _step(trace: Trace, lane: int | None, position: int | None) -> _Step | None:
@@ -82,7 +82,7 @@ def _step(trace: Trace, lane: int | None, position: int | None) -> _Step | None:
         if isinstance(event, TokensNamed) and event.vocabulary == about.model:
             names.update((name.id, name) for name in event.names if name.id in wanted)
     stages = {stage.stage: stage for stage in about.stages if not stage.idle}
-    return _Step(chosen, chosen.view, names, stages, distributions(chosen.view), lane)
+    return _Step(chosen, chosen.view, names, stages, distributions(chosen.view), lane, next(trace.of(lane, BeamsAdvanced), None) is not None)
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -111,7 +111,21 @@ def _knob(value: Any) -> str:
     return str(value)
 
 
+#: Why a server's log-probabilities can't be believed, for where they would be drawn.
+DOUBTS = {
+    "sum_above_one": Text("Not to be trusted: these probabilities add up to more than 1.", "不可信：这些概率之和大于 1。"),
+    "above_zero": Text("Not to be trusted: a log-probability lies above 0.", "不可信：有对数概率大于 0。"),
+    "certain_without_rival": Text(
+        "Not to be trusted: the server calls this token certain (log-probability 0.0) and names no other.",
+        "不可信：服务器称该词元是必然的（对数概率 0.0），且没有给出其他候选。",
+    ),
+}
+
+
 def _subtitle(step: Distribution, before: Distribution | None, look: Look) -> tuple[str, str]:
+    if step.alive is None or step.entropy is None:
+        count = len(step.probabilities)
+        return look.say(Text("the {n} likeliest; the rest unknown", "前 {n} 个；其余未知").filled(n=count)), ""
     if before is None:
         alive = look.say(Text("alive {n:,}", "存活 {n:,}").filled(n=step.alive))
         return alive, look.say(Text("entropy H {h:.2f} nats", "熵 H {h:.2f} nats").filled(h=step.entropy))
@@ -154,10 +168,12 @@ def _effect(before: Distribution, after: Distribution) -> float:
 
 
 def _model_title(view: StepView) -> Text:
+    if view.scale == "raw_log_probability" and view.alive is not None:
+        return Text("model, log-softmax", "模型，log-softmax")
     if view.scale == "raw_log_probability":
-        return Text("model (server's log-probabilities)", "模型（服务器的对数概率）")
+        return Text("model, by the server (raw: before temperature)", "模型（服务器给出的原始值：温度之前）")
     if view.scale == "processed_log_probability":
-        return Text("after the server's processing", "服务器处理之后")
+        return Text("by the server (processed: after temperature and filters)", "服务器给出（已处理：温度与过滤之后）")
     return _MODEL
 
 
@@ -311,6 +327,8 @@ def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float,
 def _others(column: _Column, rows: list[int], look: Look) -> str:
     """What all other tokens hold together: a number without a bar, so that it doesn't set the scale."""
     rest = max(0.0, 1.0 - sum(column.now.probabilities[index] for index in rows))
+    if column.now.alive is None:
+        return f" {literal(probability(rest))}"
     alive = column.now.alive - sum(1 for index in rows if column.now.probabilities[index] > 0)
     if alive <= 0:
         return " ·"
@@ -444,6 +462,22 @@ def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
         words = Text("No die: greedy takes the most likely token, {name} ({p}).", "不掷骰子：贪心取最可能的词元 {name}（{p}）。")
         if look.narrow:
             words = Text("No die: the most likely is {name}.", "不掷骰子：最可能的是 {name}。")
+        if step.beams:
+            mark = look.say(_BEAM)
+            words = Text(
+                "The best beam goes on with {name} ({p}): its sum decides, not this step.", "最好的束以 {name}（{p}）继续：由总和决定，而非这一步。"
+            )
+            if look.narrow:
+                words = Text("The best beam goes on with {name}.", "最好的束以 {name} 继续。")
+        if step.chosen.origin == "forced":
+            mark = look.say(_FORCED)
+            words = Text("No die: the branch was given {name} ({p}).", "不掷骰子：分支被指定了 {name}（{p}）。")
+            if first is None:
+                words = Text(
+                    "No die: the branch was given {name}, which the stages had removed.", "不掷骰子：分支被指定了 {name}，而它已被各阶段移除。"
+                )
+            if look.narrow:
+                words = Text("Forced by the branch: {name}.", "由分支指定：{name}。")
     else:
         at = u
         mark = f"u = {u:.4f}"
@@ -453,6 +487,8 @@ def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
         )
         if look.narrow:
             words = Text("The die {u:.4f} hits {name}.", "骰子 {u:.4f} 命中 {name}。")
+    if u is not None and interval is None:
+        words = Text("Cumulative bar: which token the die u = {u:.4f} falls on can't be told.", "累积条：无法确定骰子 u = {u:.4f} 落在哪个词元上。")
     low, high = interval if interval is not None else (0.0, 0.0)
     # a name may hold braces: it is put in after the numbers are formatted
     sentence = look.say(words.filled(name="\0", p=literal(probability(p)), u=u or 0.0, low=low, high=high)).replace("\0", name)
@@ -463,6 +499,9 @@ def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
         "hovertext": [mark], "hoverinfo": "text",
     }  # fmt: skip
     shift = {"left": 10, "center": 0, "right": -10}[side]
+    if u is None and first is None:  # a forced token that stands nowhere on the bar
+        marker["visible"] = False
+        mark = ""
     return [marker], [
         note(look, f"<b>{mark}</b>", x=at, xref="x20", xanchor=side, xshift=shift if side != "center" else 0, y=top, yanchor="bottom", yshift=2,
              font={"size": SMALL, "color": colours.chosen}),
@@ -493,9 +532,10 @@ def _sentences(trace: Trace, step: _Step, look: Look) -> str:
     top = ", ".join(f"{name(index)} {probability(raw.probabilities[index])}" for index in range(min(3, len(step.view.ids))))
     lane = trace.about.lanes[step.lane].name
     told = [look.say(Text(f"Lane {lane}, token {step.chosen.position + 1}.", f"通道 {lane}，第 {step.chosen.position + 1} 个词元。"))]
-    told.append(
-        look.say(Text(f"The model's most likely: {top}; entropy {raw.entropy:.2f} nats.", f"模型认为最可能：{top}；熵 {raw.entropy:.2f} nats。"))
-    )
+    entropy = f"{raw.entropy:.2f} nats" if raw.entropy is not None else look.say(Text("unknown", "未知"))
+    told.append(look.say(Text(f"The model's most likely: {top}; entropy {entropy}.", f"模型认为最可能：{top}；熵 {entropy}。")))
+    if step.view.doubt is not None:
+        told.append(look.say(DOUBTS[step.view.doubt]))
     for before, after in zip(step.way, step.way[1:], strict=False):
         title = stage_title(after.stage or "", step.stages.get(after.stage or ""), look)
         removed, entropies = f"{after.removed_mass:.1%}", (before.entropy, after.entropy)
@@ -505,7 +545,11 @@ def _sentences(trace: Trace, step: _Step, look: Look) -> str:
         zh = "{}：存活 {} 到 {}，移除 {} 的概率，熵 {:.2f} 到 {:.2f}。".format(title, before.alive, after.alive, removed, *entropies)
         told.append(look.say(Text(en, zh)))
     token, p, u = name(step.index), probability(step.way[-1].probabilities[step.index]), step.chosen.u
-    if u is None:
+    if step.chosen.origin == "forced":
+        told.append(look.say(Text(f"The branch was given {token} ({p}).", f"分支被指定了 {token}（{p}）。")))
+    elif u is None and step.beams:
+        told.append(look.say(Text(f"The beam goes on with {token} ({p}); its sum decides.", f"该束以 {token}（{p}）继续；由总和决定。")))
+    elif u is None:
         told.append(look.say(Text(f"No die was rolled; the argmax is {token} ({p}).", f"没有掷骰子；最大值是 {token}（{p}）。")))
     else:
         told.append(look.say(Text(f"The die {u:.4f} fell on {token} ({p}).", f"骰子 {u:.4f} 落在 {token}（{p}）上。")))

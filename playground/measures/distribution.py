@@ -20,12 +20,13 @@ class Distribution:
 
     `stage` is None for the model's own distribution. `removed_mass` is the probability, just before
     the stage, of what it removed; `masked` the candidates among it, by index. Entropy is in nats.
+    Of a server's distribution only the candidates are known: `alive` and `entropy` are None.
     """
 
     stage: str | None
     probabilities: tuple[float, ...]
-    alive: int
-    entropy: float
+    alive: int | None
+    entropy: float | None
     removed_mass: float = 0.0
     masked: frozenset[int] = frozenset()
     changed: bool = True
@@ -132,7 +133,7 @@ def text_point(chosen: TokenChosen) -> TextPoint:
 
 def text_series(trace: Trace, lane: int) -> tuple[TextPoint, ...]:
     """Surprise, entropy and number alive along the text of one lane."""
-    return tuple(text_point(chosen) for chosen in trace.of(lane, TokenChosen))
+    return tuple(text_point(chosen) for chosen in trace.output(lane))
 
 
 def bits(nats: float | None) -> float | None:

@@ -11,18 +11,22 @@ time is the sum of its steps' seconds: waiting for other lanes and our recording
 
 Where the prompt was read once for the whole race, that time belongs to no lane: TTFT is then given
 for the race, the lane's is unknown, and the lane's E2E leaves the reading out and says so.
+
+Tokens that a branch forces are no choice of the lane's, but go through the model and the stages one
+by one like any other and take as long: they count in every number, and its formula says so.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from playground.errors import Text
 from playground.measures import Quantity
-from playground.trace import Event, Finished, LaneEvent, PromptRead, StepTimed, TokenChosen, Trace
+from playground.measures.percentiles import percentile
+from playground.measures.server_latency import ServerMeter
+from playground.trace import ChunkArrived, Event, Finished, LaneEvent, PromptRead, ServerReported, StepTimed, TokenChosen, Trace
 
 _E2E = Text("E2E", "端到端")
 _TTFT = Text("TTFT", "首词元时间")
@@ -37,6 +41,7 @@ _STOP = Text("stopped by", "停止原因")
 
 OWN_E2E = "Σ prompt pieces + Σ steps"
 SHARED_E2E = "Σ steps; the prompt was read once for the race and is not in it"
+WITH_FORCED = "; forced tokens are in it: they take the same forward"
 OWN_TTFT = "Σ prompt pieces + first step"
 RACE_TTFT = "Σ pieces of the shared prompt + first step of the lane that stepped first"
 
@@ -47,24 +52,15 @@ STOP_REASONS = {
     "context": Text("context full", "上下文已满"),
     "stopped": Text("stopped by hand", "手动停止"),
     "out_of_memory": Text("out of memory", "内存不足"),
+    "server_stop": Text("stopped by the server", "由服务器停止"),
 }
-
-
-def percentile(ordered: Sequence[float], q: float) -> float | None:
-    """The q-th percentile (0 to 100) of ascending values, linear between neighbours as NumPy's default."""
-    if not ordered:
-        return None
-    at = (len(ordered) - 1) * q / 100
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
 @dataclass
 class LaneMeter:
     """The numbers of one lane, kept up to date event by event: `add` is cheap, `numbers` too.
 
-    `itl` holds seconds per token from the second token on.
+    `itl` holds seconds per token from the second token on. A lane whose text came in chunks has the numbers of `server`.
     """
 
     prompt_seconds: float = 0.0
@@ -74,16 +70,19 @@ class LaneMeter:
     decode_seconds: float = 0.0
     timed_tokens: int = 0
     tokens: int = 0
+    forced: bool = False
     itl: list[float] = field(default_factory=list)
     finished: Finished | None = None
     last: StepTimed | None = None
+    server: ServerMeter | None = None
     _ordered: list[float] = field(default_factory=list)
     _waiting: float = 0.0
 
     def add(self, event: Event) -> None:
         """Take in the next event of this lane, in order."""
         if isinstance(event, TokenChosen):
-            self.tokens += 1
+            self.tokens = event.position + 1  # a token at a filled position replaces all from there on
+            self.forced = self.forced or event.origin == "forced"
         elif isinstance(event, StepTimed):
             self._step(event)
         elif isinstance(event, PromptRead):
@@ -94,6 +93,9 @@ class LaneMeter:
                 self.prompt_seconds += event.seconds
         elif isinstance(event, Finished):
             self.finished = event
+        elif isinstance(event, ChunkArrived | ServerReported):
+            self.server = self.server or ServerMeter()
+            self.server.add(event)
 
     def _step(self, step: StepTimed) -> None:
         self.last = step
@@ -134,16 +136,19 @@ class LaneMeter:
 
     def numbers(self) -> dict[str, Quantity]:
         """The numbers line of a lane, by name, in the order in which it is shown."""
+        if self.server is not None:
+            return self.server.numbers(self._stop())
         later, after = self.timed_tokens - 1, self.seconds_after_first
         last = self.last
-        e2e_formula = OWN_E2E if self.reads_itself else SHARED_E2E
+        said = WITH_FORCED if self.forced else ""
+        e2e_formula = (OWN_E2E if self.reads_itself else SHARED_E2E) + said
         return {
             "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, e2e_formula),
             "ttft": Quantity(self.ttft_seconds, "s", "derived", _TTFT, OWN_TTFT if self.reads_itself else None),
-            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, "median of ITL, linear between neighbours"),
-            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, "95th percentile of ITL, linear between neighbours"),
-            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, "(E2E − TTFT) / (n − 1)"),
-            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, "(n − 1) / (E2E − TTFT)"),
+            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, f"median of ITL, linear between neighbours{said}"),
+            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, f"95th percentile of ITL, linear between neighbours{said}"),
+            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, f"(E2E − TTFT) / (n − 1){said}"),
+            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, f"(n − 1) / (E2E − TTFT){said}"),
             "tokens": Quantity(self.tokens, "tokens", "measured", _TOKENS),
             "kv_bytes": Quantity(last.cache_bytes if last else None, "B", "measured", _KV),
             "peak_memory": Quantity(last.peak_memory if last else None, "B", "measured", _PEAK),

@@ -10,7 +10,7 @@ import codecs
 import unicodedata
 from dataclasses import dataclass, field
 
-from playground.trace import Finished, TokenChosen, TokenName, Trace
+from playground.trace import Finished, TokenName, Trace
 
 _GLYPHS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
@@ -39,11 +39,21 @@ class TextJoiner:
     names: dict[int, TokenName]
     output: bytearray = field(default_factory=bytearray)
     _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    #: Before every token: how many bytes there were, and what was held back.
+    _before: list[tuple[int, tuple[bytes, int]]] = field(default_factory=list)
+
+    def back_to(self, position: int) -> None:
+        """Forget the token at a position and all behind it: other ones take their place."""
+        if position < len(self._before):
+            length, held = self._before[position]
+            del self.output[length:], self._before[position:]
+            self._decoder.setstate(held)
 
     def add(self, token: int) -> Joined:
         """The text that this token completes: none for special tokens and for tokens that no event named."""
         name = self.names.get(token)
         start = len(self.output)
+        self._before.append((start, self._decoder.getstate()))
         piece = b"" if name is None or name.special else name.piece
         self.output += piece
         return Joined(self._decoder.decode(piece), start, len(self.output))
@@ -56,7 +66,7 @@ class TextJoiner:
 def output_text(trace: Trace, lane: int) -> str:
     """The text that a lane wrote, cut where its stop string begins (a byte offset)."""
     joiner = TextJoiner(trace.names(trace.about.lanes[lane].model))
-    for chosen in trace.of(lane, TokenChosen):
+    for chosen in trace.output(lane):
         joiner.add(chosen.token)
     cut = next((finished.cut for finished in trace.of(lane, Finished)), None)
     return bytes(joiner.output[:cut]).decode("utf-8", "replace")

@@ -35,6 +35,30 @@ class Strategy:
     #: The decode step as the code that it is: (part of StepTimed or "", one line).
     loop: ClassVar[tuple[tuple[str, str], ...]] = ()
 
+    @property
+    def rows(self) -> int:
+        """How many sequences of the KV cache it fills."""
+        return 1
+
+    def min_tokens_to_keep(self, ends: int) -> int:
+        """How many tokens warpers must leave; `ends` is the number of EOS ids."""
+        return 1
+
+    def cooled(self) -> Strategy:
+        """What a temperature of 0 makes of it, where it keeps its name."""
+        return self
+
+    def check(self) -> None:
+        """Raise `BadValue` where knobs don't go together; each by itself has been held against its range."""
+
+    @property
+    def drafts_with(self) -> str | None:
+        """The second model that this strategy needs, "" for the one that the catalog pairs with the lane's; None: none."""
+        return None
+
+    def check_models(self, task: Task) -> None:
+        """Refuse, before the run, what can't work on this lane's models: raises `PlaygroundError`."""
+
     def run(self, task: Task) -> Steps:
         raise NotImplementedError
 
