@@ -35,6 +35,8 @@ function icon(name) {
     pin: "M9 4h6l-1 6 4 3v2H6v-2l4-3zM12 15v5",
     sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19M19 5l-1.4 1.4M6.4 17.6L5 19",
     moon: "M20 14.5A8 8 0 0 1 9.5 4a8 8 0 1 0 10.500 10.500z",
+    share: "M18 8a3 3 0 1 0-2.900-2.200L8.900 9.300a3 3 0 1 0 0 5.400l6.200 3.500A3 3 0 1 0 18 16a3 3 0 0 0-2.100.9l-6-3.400a3 3 0 0 0 0-3l6-3.400A3 3 0 0 0 18 8z",
+    check: "M5 13l5 5 9-11",
     download: "M12 4v12M6 11l6 6 6-6M4 20h16",
   };
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -54,6 +56,20 @@ function debounced(work, wait) {
     clearTimeout(timer);
     timer = setTimeout(work, wait);
   };
+}
+
+/** Put a text on the clipboard. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without the clipboard (plain http on a LAN) an old way still works.
+    const area = el("textarea", { value: text, style: "position:fixed;opacity:0" });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
 }
 
 const clone = (value) => JSON.parse(JSON.stringify(value));

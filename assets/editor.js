@@ -82,7 +82,7 @@ class Editor {
       this.field("lane-name", t("name"), null, el("input", { type: "text", maxlength: "60", value: lane.name, onchange: (event) => edit((one) => { one.name = event.target.value; }) })),
       this.field("lane-strategy", t("strategy"), said(strategy.summary), this.choice(declarations.strategies.map((one) => [one.name, said(one.label)]), lane.strategy,
         (value) => edit((one) => app.setStrategy(one, value)))),
-      ...Object.entries(strategy.knobs).map(([name, knob]) => this.knob(lane, null, name, knob)),
+      ...Object.entries(strategy.knobs).filter(([, knob]) => asksFor(strategy, lane, knob)).map(([name, knob]) => this.knob(lane, null, name, knob)),
       el("h3", {}, t("stages")),
       this.segmented("lane-defaults", t("defaults"), t("defaults_help"), [["off", t("defaults_off")], ["inherit", t("defaults_inherit")]], lane.defaults, (value) => edit((one) => { one.defaults = value; })),
       ...common.flatMap((stage) => this.stage(lane, stage)),
@@ -128,7 +128,7 @@ class Editor {
     app.popover.explain(help, () => [el("p.hint", {}, said(knob.help)), el("p.hint.muted", {}, t("range", { range: knob.range }))]);
     const idle = stage?.kind === "warper" && !app.declarations.strategies.find((one) => one.name === lane.strategy).warps;
     return el("div", { class: `knob${isOff ? " is-off" : ""}${idle ? " idle" : ""}${message ? " wrong" : ""}`, "data-knob": name },
-      el("div.knob-head", {}, help, idle ? el("span.tag", {}, t("idle")) : null, status),
+      el("div.knob-head", {}, help, pageLink("a.knob-entry", "parameters", name, { "aria-label": t("entry_of", { name: label }), title: t("entry_of", { name: label }) }, "?"), idle ? el("span.tag", {}, t("idle")) : null, status),
       el("div.knob-control", {}, this.control(id, label, knob, value, set)),
       message ? el("p.error", { role: "alert" }, message) : null);
   }
@@ -139,6 +139,9 @@ class Editor {
     if (knob.kind === "choice") return this.choice(knob.choices.map((one) => [one, one.replaceAll("_", " ")]), value, set, { ...shared, "data-focus": id });
     if (knob.kind === "tokens" || knob.kind === "biases") {
       return el("textarea", { ...shared, "data-focus": id, rows: "2", spellcheck: "false", placeholder: knob.range, value: asLines(value), onchange: (event) => set(event.target.value) });
+    }
+    if (knob.kind === "text") {
+      return el("textarea", { ...shared, "data-focus": id, rows: "2", spellcheck: "false", placeholder: knob.range, value: String(value ?? ""), onchange: (event) => set(event.target.value) });
     }
     const box = el("input.number", { ...shared, "data-focus": id, type: "text", inputmode: "decimal", autocomplete: "off", value: String(value), onchange: (event) => set(asNumber(event.target.value)) });
     if (!knob.slider) return [box];
@@ -256,6 +259,14 @@ class Editor {
     details.addEventListener("toggle", () => (details.open ? this.open_sections.add(id) : this.open_sections.delete(id)));
     return details;
   }
+}
+
+/** Whether a knob means something beside the values that the lane's other knobs have. */
+function asksFor(strategy, lane, knob) {
+  if (!knob.only) return true;
+  const [name, values] = knob.only;
+  const other = strategy.knobs[name];
+  return asksFor(strategy, lane, other) && values.includes(lane.knobs[name] ?? other.default);
 }
 
 function labelled(node, label) {

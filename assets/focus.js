@@ -6,17 +6,20 @@ class Focus {
     this.root = root;
     this.tab = memory.read(sessionStorage, "tab", "pipeline");
     this.plots = {};
-    this.panels = { pipeline: this.pipeline(), loop: this.loop(), latency: this.latency(), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
+    this.beams = new BeamsPanel(app);
+    this.speculation = new SpeculationPanel(app);
+    this.panels = { pipeline: this.pipeline(), beams: this.beams.root, speculation: this.speculation.root, loop: this.loop(), latency: this.latency(), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
     this.tabs = el("div.tabs", { role: "tablist" });
-    this.buttons = Object.keys(this.panels).map((name, index) => {
+    this.buttons = Object.keys(this.panels).map((name) => {
       const button = el("button.tab", { type: "button", role: "tab", id: `playground-tab-${name}`, "data-t": `tab_${name}`, "aria-controls": `playground-panel-${name}`, onclick: () => this.show(name) });
       button.addEventListener("keydown", (event) => {
-        const count = this.buttons.length;
-        const to = { ArrowRight: (index + 1) % count, ArrowLeft: (index - 1 + count) % count, Home: 0, End: count - 1 }[event.key];
+        const open = this.buttons.filter((one) => !one.hidden);
+        const [at, count] = [open.indexOf(button), open.length];
+        const to = { ArrowRight: (at + 1) % count, ArrowLeft: (at - 1 + count) % count, Home: 0, End: count - 1 }[event.key];
         if (to === undefined) return;
         event.preventDefault();
-        this.buttons[to].focus();
-        this.buttons[to].click();
+        open[to].focus();
+        open[to].click();
       });
       return button;
     });
@@ -44,20 +47,27 @@ class Focus {
   draw() {
     const { app } = this;
     const started = Boolean(app.run?.lanes.some((lane) => lane.tokens.length));
+    // Only a lane that searches beams has them, and only one that guesses has guesses; another lane shows its pipeline instead, until one that has is chosen again.
+    const special = { beams: started && this.beams.relevant, speculation: started && this.speculation.relevant };
+    const tab = special[this.tab] === false ? "pipeline" : this.tab;
     this.nothing.hidden = started;
     this.tabs.hidden = !started;
     for (const button of this.buttons) {
-      const selected = button.id === `playground-tab-${this.tab}`;
+      const selected = button.id === `playground-tab-${tab}`;
       button.setAttribute("aria-selected", String(selected));
+      const part = button.id.slice("playground-tab-".length);
+      if (part in special) button.hidden = !special[part];
       button.tabIndex = selected ? 0 : -1;
     }
-    for (const [name, panel] of Object.entries(this.panels)) panel.hidden = !started || name !== this.tab;
+    for (const [name, panel] of Object.entries(this.panels)) panel.hidden = !started || name !== tab;
     if (!started) return;
-    if (this.tab === "pipeline") this.drawPipeline();
-    if (this.tab === "loop") this.drawLoop();
-    if (this.tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
+    if (tab === "pipeline") this.drawPipeline();
+    if (tab === "beams") this.beams.draw();
+    if (tab === "speculation") this.speculation.draw();
+    if (tab === "loop") this.drawLoop();
+    if (tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
     for (const part of this.gpu) part.hidden = !app.run.sampled;
-    for (const plot of this.plots[this.tab] ?? []) plot.want();
+    for (const plot of this.plots[tab] ?? []) plot.want();
   }
 
   figures(...names) {
@@ -79,38 +89,46 @@ class Focus {
 
   pipeline() {
     const { app } = this;
-    this.plots.pipeline = [new Plot(app, "pipeline")];
+    this.picture = new PipelinePlot(app);
+    this.pair = new Pair(app);
+    this.plots.pipeline = [this.picture, ...this.pair.plots];
     this.where = el("span.where");
     this.back = el("button.quiet", { type: "button", "data-t-label": "previous_token", onclick: () => app.walk(-1) }, icon("left"));
     this.on = el("button.quiet", { type: "button", "data-t-label": "next_token", onclick: () => app.walk(1) }, icon("right"));
     this.newest = el("button.secondary.small", { type: "button", "data-t": "newest", onclick: () => app.select(app.selection.uid, null) });
     this.sentence = el("p.sentence");
+    this.branches = new Branches(app);
     this.lookBox = el("input", { type: "text", maxlength: "100", spellcheck: "false", autocomplete: "off", "data-t-placeholder": "look_up_placeholder", "data-t-label": "look_up" });
     this.found = el("p.look-up-found", { "aria-live": "polite" });
     const form = el("form.look-up", { onsubmit: (event) => this.lookUp(event) },
       el("span.field-label", { "data-t": "look_up" }), this.lookBox, el("button.secondary", { type: "submit", "data-t": "look_up_button" }), this.found);
-    return el("section.panel", {}, el("div.panel-head", {}, el("div.walker", {}, this.back, this.where, this.on, this.newest)), this.sentence, this.plots.pipeline[0].root, form);
+    return el("section.panel", {}, el("div.panel-head", {}, el("div.walker", {}, this.back, this.where, this.on, this.newest), this.pair.button),
+      this.single = el("div.single-view", {}, this.sentence, this.branches.root, this.picture.root, app.whatIf.root, form), this.pair.root);
   }
 
   drawPipeline() {
     const { app } = this;
-    const { lane, position, uid } = app.focused();
+    const { lane, uid, position: wanted } = app.focused();
+    const { drawn } = this.picture;
+    // Where the picture is in sight, what is said is of the step that it shows, not of one that is still on its way.
+    const shown = this.picture.inView && drawn?.run === app.run.id && drawn.lane === lane && drawn.position <= wanted ? drawn : null;
+    const position = app.selection.position === null && shown ? shown.position : wanted;
     const log = app.run.lanes[lane];
     const token = log?.tokens[position];
     const about = app.run.about?.lanes[lane];
+    this.single.hidden = this.pair.draw();
     this.root.style.setProperty("--lane", app.colourOf(uid));
     this.newest.setAttribute("aria-pressed", String(app.selection.position === null));
     this.back.disabled = !token || position === 0;
     this.on.disabled = !token || position >= log.tokens.length - 1;
     this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position + 1 })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
+    this.branches.draw(uid, token);
     if (!token) return this.sentence.replaceChildren();
-    const raw = probability(token.rlp === null ? null : Math.exp(token.rlp));
-    const final = probability(token.lp === null ? null : Math.exp(token.lp));
+    app.whatIf.draw();
     const name = app.laneName(uid, about);
-    const key = token.u === null ? "sentence_greedy" : "sentence_drawn";
-    const values = { raw, final, u: token.u?.toFixed(3), low: token.iv?.[0].toFixed(3), high: token.iv?.[1].toFixed(3) };
-    const [before, after] = fill(TEXTS[key][language], { ...values, token: "\u0000" }).split("\u0000");
-    this.sentence.replaceChildren(el("b", {}, name), ` ${before}`, el("code.token-name", {}, token.n), after);
+    const answer = app.whatIf.current(uid);
+    if (answer && answer.position === (shown ?? app.focused()).position) return this.sentence.replaceChildren(...app.whatIf.sentence(name, answer));
+    return this.sentence.replaceChildren(...stepSentence(name, log.tokens[shown?.position ?? position]));
   }
 
   async lookUp(event) {
@@ -215,16 +233,7 @@ class Focus {
   }
 
   async copy() {
-    try {
-      await navigator.clipboard.writeText(this.markdown);
-    } catch {
-      // Without the clipboard (plain http on a LAN) an old way still works.
-      const area = el("textarea", { value: this.markdown, style: "position:fixed;opacity:0" });
-      document.body.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
+    await copyText(this.markdown);
     this.copied.textContent = t("copied");
     setTimeout(() => { this.copied.textContent = ""; }, 2000);
   }

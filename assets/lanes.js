@@ -138,6 +138,7 @@ class LaneCard {
     const stages = known.length ? known : this.app.askedStages(lane);
     this.chips.replaceChildren(...stages.map((stage) => this.chip(lane, stage)));
     if (!stages.length) this.chips.append(el("li.chip.none", {}, t("no_stages")));
+    if (lane.branch) this.chips.append(branchChip(this.app, lane));
     const notes = (this.app.effective.get(this.uid)?.notes ?? []).map(said);
     this.configNotes = notes;
   }

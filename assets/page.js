@@ -18,6 +18,7 @@ class Page {
     }
     this.stats = { packets: 0, gaps: 0, draws: 0, tokens: {} };
     this.colour = memory.read(localStorage, "colour", "probability");
+    this.picked = false; // whether the visitor chose it since the page was opened
     if (!(this.colour in COLOUR_SCALES)) this.colour = "probability";
     this.declarations = null;
     this.whole = false; // whether the declarations are all there, or only those that a recording needs
@@ -55,19 +56,24 @@ class Page {
   async open() {
     this.applyTheme();
     this.popover = new Popover(this.ref.layer);
+    this.opener = new Opener(this);
+    this.made = new Made(this);
     this.wire();
+    this.parameters = new Parameters(this, this.ref.parameters, this.ref.pages);
     this.speak();
     this.root.hidden = false;
     this.say(t("status_opening"));
     const everything = this.declare();
     const recording = await this.openingRecording();
-    if (!recording) await everything;
+    if (!recording || recording.opened) await everything; // what was opened may use any strategy and stage
     this.root.classList.remove("opening");
     // This tab's own request, ids of lanes included, so that a run finds its lanes again after a reload.
     this.setRequest(this.ownRequest() ?? this.declarations.classic);
     this.keep();
     this.editor = new Editor(this, this.ref.layer);
     this.lanes = new Lanes(this, this.ref.lanes);
+    this.parting = new Parting(this);
+    this.whatIf = new WhatIf(this);
     this.focus = new Focus(this, this.ref.focus);
     translate(this.ref.focus);
     this.bus = new Bus((packet) => this.heard(packet), () => this.drawStatus());
@@ -123,6 +129,7 @@ class Page {
     this.replay?.leave();
     this.bus.leave();
     this.foreign = this.guest = false;
+    this.made.forget();
     this.problem = this.promptError = this.prepared = null;
     this.setRequest(recording.about.request);
     const uids = this.request.lanes.map((lane) => lane.uid);
@@ -163,7 +170,7 @@ class Page {
       this.lanes.shown = run.uids[drawn];
       this.lanes.pinned ??= run.uids[lanes.find((lane) => lane !== drawn)];
       this.lanes.drawTabs();
-      this.announce(this.partingSentence().map((node) => node.textContent).join(""));
+      this.announce(this.parting.sentence().map((node) => node.textContent).join(""));
     }
     this.redraw();
   }
@@ -184,25 +191,12 @@ class Page {
     return replay.play();
   }
 
-  /** What happened where the lanes part: tokens, probabilities, the die. */
-  partingSentence() {
-    const { lanes, position } = this.replay.parts;
-    const parts = [el("b", {}, t("parting", { number: position + 1 }))];
-    for (const lane of lanes) {
-      const token = this.run.lanes[lane].tokens[position];
-      const values = { name: this.laneName(this.run.uids[lane], this.run.about.lanes[lane]), u: token.u?.toFixed(2), p: probability(Math.exp(token.u === null ? token.rlp : token.lp)) };
-      const [before, after] = fill(TEXTS[token.u === null ? "parting_greedy" : "parting_drawn"][language], { ...values, token: "\u0000" }).split("\u0000");
-      parts.push(el("span", { style: `--lane:${this.colourOf(this.run.uids[lane])}` }, ` ${before}`, el("code.token-name", {}, token.n), after));
-    }
-    return parts;
-  }
-
   drawRecorded() {
-    const { ref, replay, run } = this;
+    const { ref, replay } = this;
     ref.recorded.hidden = !replay;
     ref.recordings.hidden = !this.recordings.length;
     ref.recordings.disabled = this.live || this.starting;
-    const parted = Boolean(replay?.parted);
+    this.parting.draw();
     if (!replay) return;
     const { title, about } = replay.recording;
     ref.recordedTitle.textContent = said(title);
@@ -216,15 +210,6 @@ class Page {
     ref.replaySpeed.textContent = `${replay.speed}×`;
     ref.replaySpeed.setAttribute("aria-label", t("speed", { speed: replay.speed }));
     ref.replayProgress.style.transform = `scaleX(${Math.min(1, replay.time / (replay.seconds || 1))})`;
-    const { parts } = replay;
-    // Until they part it says what there is to see; then what happened.
-    ref.parting.classList.toggle("muted", !parted);
-    if (!parted) {
-      ref.parting.textContent = said(replay.recording.line);
-      return;
-    }
-    run.uids.forEach((uid) => this.lanes.card(uid)?.strip.nodes[parts.position]?.classList.add("parted"));
-    ref.parting.replaceChildren(...this.partingSentence());
   }
 
   recordingsMenu() {
@@ -232,7 +217,7 @@ class Page {
       this.recordings.map((one) => el("button.menu-item.recording", { type: "button", role: "menuitem", onclick: () => {
         this.popover.hide();
         this.chooseRecording(one.name);
-      } }, icon("play"), el("span", {}, el("b", {}, said(one.title)), el("span.muted", {}, said(one.line))))))];
+      } }, icon("play"), el("span", {}, el("b", {}, said(one.title)), el("span.muted", {}, said(one.line))))), this.opener.item())];
     this.popover.show(this.ref.recordings, build, 0);
     setTimeout(() => this.popover.box.querySelector(".menu-item")?.focus(), 30);
   }
@@ -241,7 +226,7 @@ class Page {
 
   /** Take over a request from anywhere; lanes get what they lack, and an id of the page's own. */
   setRequest(raw) {
-    const whole = (lane) => ({ name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: 80, stop: [], ...clone(lane), uid: lane.uid ?? newUid() });
+    const whole = (lane) => ({ name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: 80, stop: [], branch: null, ...clone(lane), uid: lane.uid ?? newUid() });
     this.request = {
       prompt: { text: "", chat: null, system: null, ...raw.prompt },
       lanes: (raw.lanes ?? []).slice(0, this.declarations.limits.lanes).map(whole),
@@ -353,12 +338,14 @@ class Page {
     this.insert(clone(lane), at + 1);
   }
 
-  insert(lane, at) {
-    const whole = { name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: this.request.lanes[0]?.max_new_tokens ?? 80, stop: [], ...lane, uid: newUid() };
+  /** Add a lane; returns its id. */
+  insert(lane, at, focus = true) {
+    const whole = { name: "", strategy: "greedy", knobs: {}, order: "transformers", defaults: "off", model: null, max_new_tokens: this.request.lanes[0]?.max_new_tokens ?? 80, stop: [], branch: null, ...lane, uid: newUid() };
     this.request.lanes.splice(at, 0, whole);
     this.lanes.shown = whole.uid;
     this.changed();
-    this.lanes.card(whole.uid)?.name.focus();
+    if (focus) this.lanes.card(whole.uid)?.name.focus();
+    return whole.uid;
   }
 
   remove(uid) {
@@ -399,7 +386,8 @@ class Page {
       const good = this.lastGood.get(uid);
       this.refused.set(uid, error);
       const at = this.request.lanes.findIndex((lane) => lane.uid === uid);
-      if (good && at >= 0) {
+      // What was good until the model was changed can't go back to anything.
+      if (good && at >= 0 && JSON.stringify(good) !== JSON.stringify(this.request.lanes[at])) {
         this.request.lanes[at] = clone(good);
         reverted = true;
       }
@@ -459,25 +447,33 @@ class Page {
     return Boolean(this.run?.live);
   }
 
-  async start() {
-    if (this.live || this.starting || !this.ready || this.promptError) return;
+  /** Whether a run can be asked for now; watching somebody else's keeps nobody from it. */
+  get canStart() {
+    return !(this.live && !this.guest) && !this.starting && this.ready && !this.promptError;
+  }
+
+  /** Ask for a run; with `reuse` one that was made here already may answer. */
+  async start(reuse = true) {
+    if (!this.canStart) return;
     this.starting = true;
     this.drawStatus();
     const uids = this.request.lanes.map((lane) => lane.uid);
     const ranAs = uids.map((uid) => [uid, this.fingerprint(uid)]);
-    const answer = await this.call("start", this.asked(), this.visitor);
+    const answer = await this.call("start", this.asked(), this.visitor, reuse);
     this.starting = false;
-    this.guest = false;
     if (answer.error) {
       this.complain(answer.error);
       return;
     }
+    this.guest = !answer.yours;
     this.problem = null;
+    const made = { at: answer.made === null ? null : Date.now() - 1000 * answer.made, note: answer.note };
     this.ranAs = new Map(ranAs);
     this.begin(answer.run, uids);
     this.run.state.seconds = answer.seconds;
     this.run.state.place = answer.place;
-    memory.write(sessionStorage, "run", { id: answer.run, uids, ranAs });
+    this.made.take(made);
+    memory.write(sessionStorage, "run", { id: answer.run, uids, ranAs, guest: this.guest, made });
     this.draw();
   }
 
@@ -486,6 +482,7 @@ class Page {
     this.replay?.leave();
     this.replay = null;
     this.run = new Run(id, uids);
+    this.made.forget();
     this.stats.tokens = {};
     for (const card of this.lanes.cards.values()) card.strip.clear();
     this.selection.position = null;
@@ -499,6 +496,8 @@ class Page {
     if (kept && Array.isArray(kept.uids) && (!named || named === kept.id)) {
       this.ranAs = new Map(kept.ranAs ?? []);
       this.begin(kept.id, kept.uids);
+      this.guest = Boolean(kept.guest);
+      this.made.take(kept.made ?? {});
     } else if (named) {
       this.foreign = this.guest = true;
       this.begin(named, this.request.lanes.map((lane) => lane.uid));
@@ -667,6 +666,7 @@ class Page {
     this.ref.run.replaceChildren(icon("play"), t("run"));
     this.ref.run.disabled = true;
     for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
+    this.parameters.speak();
   }
 
   draw() {
@@ -705,17 +705,30 @@ class Page {
     }
   }
 
+  /** By what tokens are coloured: where lanes guess ahead by origin, until the visitor chooses otherwise. */
+  get shade() {
+    const drafts = this.request?.lanes.some((lane) => speculative(lane.strategy));
+    return drafts && !this.picked ? "origin" : !drafts && this.colour === "origin" ? "probability" : this.colour;
+  }
+
   drawColouring() {
-    const scale = COLOUR_SCALES[this.colour];
-    const choices = Object.keys(COLOUR_SCALES).map((name) => el("button", { type: "button", "aria-pressed": String(name === this.colour), title: t(`colour_help_${name}`), onclick: () => {
+    const { shade } = this;
+    const scale = COLOUR_SCALES[shade];
+    const drafts = this.request.lanes.some((lane) => speculative(lane.strategy));
+    if (this.shaded !== shade) {
+      this.shaded = shade;
+      for (const card of this.lanes.cards.values()) card.strip.recolour();
+    }
+    const choices = Object.keys(COLOUR_SCALES).filter((name) => drafts || name !== "origin").map((name) => el("button", { type: "button", "aria-pressed": String(name === shade), title: t(`colour_help_${name}`), onclick: () => {
       this.colour = name;
+      this.picked = true;
       memory.write(localStorage, "colour", name);
       this.drawColouring();
       for (const card of this.lanes.cards.values()) card.strip.recolour();
     } }, t(`colour_${name}`)));
     this.ref.colouring.replaceChildren(
       el("span.colouring-label", {}, t("colour_by")), el("div.segmented", { role: "group", "aria-label": t("colour_by") }, choices),
-      el("ul.legend", { title: t(`colour_help_${this.colour}`) }, scale.edges.map((edge, level) => el("li", {}, el("span.token", { "data-level": level }, edge)))));
+      scale.legend?.() ?? el("ul.legend", { title: t(`colour_help_${shade}`) }, scale.edges.map((edge, level) => el("li", {}, el("span.token", { "data-level": level }, edge)))));
   }
 
   drawModel() {
@@ -751,6 +764,7 @@ class Page {
     ref.step.hidden = !live || !can || phase !== "paused";
     ref.bar.dataset.phase = phase ?? "idle";
 
+    this.made.draw();
     let text = "";
     let progress = null; // 0..1, or -1 for "don't know how far"
     let wrong = false;
@@ -887,7 +901,7 @@ class Page {
 function sameRequest(one, other) {
   const plain = (request) => JSON.stringify([
     request.prompt?.text, request.prompt?.chat ?? null, request.prompt?.system ?? null, Number(request.seed ?? 0), request.model ?? null, request.share_prompt ?? true, request.align ?? false,
-    (request.lanes ?? []).map((lane) => [lane.name, lane.strategy, Object.entries(lane.knobs ?? {}).sort(), lane.order, lane.defaults, lane.model ?? null, lane.max_new_tokens, lane.stop]),
+    (request.lanes ?? []).map((lane) => [lane.name, lane.strategy, Object.entries(lane.knobs ?? {}).sort(), lane.order, lane.defaults, lane.model ?? null, lane.max_new_tokens, lane.stop, lane.branch ?? null]),
   ]);
   return plain(one) === plain(other);
 }

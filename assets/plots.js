@@ -20,9 +20,9 @@ class Plot {
   constructor(app, name) {
     this.app = app;
     this.name = name;
-    this.area = el("div.plot-area", { role: "img" });
+    this.area = el("div.plot-area"); // an image as soon as there is a text that says what it shows
     this.caption = el("figcaption.plot-text");
-    this.table = el("details.plot-table", {}, el("summary"));
+    this.table = el("details.plot-table", { hidden: true }, el("summary"));
     this.root = el("figure.plot", {}, this.area, this.caption, this.table);
     this.inView = false;
     this.drawnKey = null;
@@ -52,18 +52,34 @@ class Plot {
     return { run: run.id, lane: figure?.scope === "race" ? null : lane, position: step ? position : null, count: step ? 0 : count, theme: app.theme(), language, narrow: this.root.clientWidth < 560 };
   }
 
+  /** What the server is asked for, and how long to wait before that, in ms. */
+  ask(key) {
+    return this.app.call("figure", key.run, this.name, key.lane, key.position, { theme: key.theme, language: key.language, narrow: key.narrow });
+  }
+
+  pause() {
+    // A slow server or browser is asked less often: while a run is live, drawing must not slow it down.
+    return Math.max(calm() ? 500 : 200, Math.min(1500, (this.app.live ? 4 : 1) * this.cost));
+  }
+
+  /** Whether anybody looks. */
+  get wanted() {
+    return this.inView;
+  }
+
+  /** Called when a picture was drawn, or could not be: what is said of it belongs to the same step. */
+  told() {}
+
   /** Draw soon, if what is drawn isn't what is wanted: one request at a time, five a second at most. */
   want() {
-    if (!this.inView || !this.root.isConnected || this.busy || this.timer) return;
+    if (!this.wanted || !this.root.isConnected || this.busy || this.timer) return;
     const key = this.key();
     this.root.hidden = key === null;
     if (key === null || JSON.stringify(key) === this.drawnKey) return;
-    // A slow server or browser is asked less often: while a run is live, drawing must not slow it down.
-    const pause = Math.max(calm() ? 500 : 200, Math.min(1500, (this.app.live ? 4 : 1) * this.cost)) - (performance.now() - this.drawnAt);
     this.timer = setTimeout(() => {
       this.timer = null;
       this.draw();
-    }, Math.max(0, pause));
+    }, Math.max(0, this.pause() - (performance.now() - this.drawnAt)));
   }
 
   async draw() {
@@ -74,7 +90,7 @@ class Plot {
     try {
       const library = await loadPlotly();
       began = performance.now();
-      const answer = await this.app.call("figure", key.run, this.name, key.lane, key.position, { theme: key.theme, language: key.language, narrow: key.narrow });
+      const answer = await this.ask(key);
       if (answer.error) {
         this.caption.textContent = said(answer.error.text);
         return;
@@ -85,7 +101,9 @@ class Plot {
       await library.react(this.area, figure.data, layout, { displayModeBar: false, responsive: true, scrollZoom: false, locale: "en" });
       this.data = answer.table;
       this.caption.textContent = said(answer.text);
+      this.area.setAttribute("role", "img");
       this.area.setAttribute("aria-label", said(answer.text));
+      this.table.hidden = false;
       this.table.querySelector("summary").textContent = t("as_table");
       if (this.table.open) this.fillTable();
       this.drawnKey = JSON.stringify(key);
@@ -97,6 +115,7 @@ class Plot {
       this.cost = performance.now() - began;
       this.drawnAt = performance.now();
       this.busy = false;
+      this.told(key);
       if (this.drawnKey !== null) this.want();
     }
   }

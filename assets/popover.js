@@ -6,34 +6,69 @@ class Popover {
     root.append(this.box);
     this.anchor = null;
     this.timer = null;
-    document.addEventListener("keydown", (event) => event.key === "Escape" && this.hide());
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.escape());
+    // What is held can be reached: it stays while the pointer or the keyboard is in it.
+    this.box.addEventListener("pointerenter", () => this.held && clearTimeout(this.timer));
+    this.box.addEventListener("pointerleave", (event) => this.held && event.pointerType === "mouse" && this.leave());
+    this.box.addEventListener("focusout", () => this.held && this.leave());
+    this.box.addEventListener("keydown", (event) => this.walk(event));
     document.addEventListener("pointerdown", (event) => {
       if (!this.box.hidden && !this.box.contains(event.target) && !this.anchor?.contains(event.target)) this.hide();
     });
     window.addEventListener("scroll", () => !isNarrow() && this.hide(), { passive: true });
   }
 
-  /** Show what `build()` returns beside `anchor`, soon. */
-  show(anchor, build, wait = 90) {
+  /** Show what `build()` returns beside `anchor`, soon; `hold` it for what can be chosen there, and bring the keyboard into it. */
+  show(anchor, build, wait = 90, hold = false, focus = false) {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       if (!anchor.isConnected) return;
+      this.box.classList.toggle("held", hold || (this.held && anchor === this.anchor));
+      this.box.setAttribute("role", this.held ? "dialog" : "tooltip");
       this.anchor = anchor;
+      if (this.held) this.box.setAttribute("aria-label", anchor.getAttribute("aria-label") ?? anchor.textContent);
+      else this.box.removeAttribute("aria-label");
       this.box.replaceChildren(...[build()].flat());
       this.box.hidden = false;
       this.place();
+      if (focus) this.buttons[0]?.focus({ preventScroll: true });
     }, wait);
+  }
+
+  get held() {
+    return this.box.classList.contains("held");
+  }
+
+  get buttons() {
+    return [...this.box.querySelectorAll("button:not(:disabled)")];
+  }
+
+  escape() {
+    const back = this.box.contains(document.activeElement) ? this.anchor : null;
+    this.hide();
+    back?.focus({ preventScroll: true });
+  }
+
+  /** Up and down through what can be chosen. */
+  walk(event) {
+    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!move || !(this.held || this.box.querySelector(".menu"))) return;
+    event.preventDefault();
+    const { buttons } = this;
+    buttons[(buttons.indexOf(document.activeElement) + move + buttons.length) % buttons.length]?.focus({ preventScroll: true });
   }
 
   hide() {
     clearTimeout(this.timer);
     this.box.hidden = true;
+    this.box.classList.remove("held");
     this.anchor = null;
   }
 
   leave() {
     clearTimeout(this.timer);
-    if (!isNarrow()) this.timer = setTimeout(() => this.hide(), 120);
+    const inUse = () => this.held && (this.box.matches(":hover") || this.box.contains(document.activeElement));
+    if (!isNarrow()) this.timer = setTimeout(() => inUse() || this.hide(), this.held ? 350 : 120);
   }
 
   place() {

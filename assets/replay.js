@@ -90,6 +90,8 @@ class Replay {
       for (const lane of steppers(packet)) lanes.delete(lane);
       came.push(packet);
     }
+    // Behind the last step only ends are left: they come with it.
+    if (!this.recording.packets.slice(this.next).some((packet) => steppers(packet).length)) while (!this.ended) came.push(this.take());
     this.heard(came);
   }
 
@@ -115,12 +117,18 @@ const steppers = (packet) => packet.events.filter(([, kind]) => kind === "step")
 /** Where the first two lanes part: the lanes, the position, and the packet by which both have their token there; null if none do. */
 function firstParting(packets, count) {
   const tokens = Array.from({ length: count }, () => []); // lane → [token id, index of its packet]
+  const steady = tokens.map(() => true); // a beam search may change its mind: what it says at a position is known only at the end
   packets.forEach((packet, index) => {
-    for (const [lane, kind, payload] of packet.events) if (kind === "token") tokens[lane].push([payload.t, index]);
+    for (const [lane, kind, payload] of packet.events) {
+      if (kind !== "token") continue;
+      if (payload.p < tokens[lane].length) steady[lane] = false;
+      tokens[lane].splice(payload.p, Infinity, [payload.t, index]);
+    }
   });
   let first = null;
   for (let a = 0; a < count; a++) {
     for (let b = a + 1; b < count; b++) {
+      if (!steady[a] || !steady[b]) continue;
       const length = Math.min(tokens[a].length, tokens[b].length);
       let position = 0;
       while (position < length && tokens[a][position][0] === tokens[b][position][0]) position += 1;
@@ -131,6 +139,6 @@ function firstParting(packets, count) {
   }
   if (first === null) return null;
   // Where a third lane is at the same position, the picture is whole only when it has its token too.
-  const others = tokens.filter((lane) => lane.length > first.position).map((lane) => lane[first.position][1]);
+  const others = tokens.filter((lane, index) => steady[index] && lane.length > first.position).map((lane) => lane[first.position][1]);
   return { ...first, packet: Math.max(...others) };
 }

@@ -6,6 +6,10 @@ class LaneLog {
   constructor() {
     this.tokens = [];
     this.steps = [];
+    this.beams = []; // by step: what became of every candidate of a beam search
+    this.switches = 0; // how often another beam became the best one
+    this.ranked = null; // and how its hypotheses rank in the end
+    this.drafts = []; // by round: what became of every guess of speculative decoding
     this.prompt = null;
     this.finished = null;
     this.numbers = {};
@@ -15,6 +19,17 @@ class LaneLog {
   get shown() {
     if (this.finished || !this.tokens.length) return Infinity;
     return this.tokens[this.tokens.length - 1].sh ?? Infinity;
+  }
+
+  /** A token joins the text. Where one stands already it takes its place, and what stood behind is gone: another beam is the best one now. */
+  put(token) {
+    if (token.p > this.tokens.length) return;
+    token.searched = this.beams.length > 0;
+    const gone = this.tokens.splice(token.p);
+    const switches = gone.length ? (gone[0].switched?.times ?? 0) + 1 : 0;
+    if (switches) this.switches += 1;
+    if (switches) token.switched = { times: switches, count: gone.length, text: gone.map((one) => one.x).join(""), step: this.beams.length };
+    this.tokens.push(token);
   }
 
   /** Medians of the parts of a step over the lane so far, and of the whole step, in seconds. */
@@ -68,8 +83,11 @@ class Run {
       const lane = this.lanes[index];
       if (!lane) continue;
       if (!before.has(index)) before.set(index, lane.tokens.length);
-      // Positions and step numbers make a repeated event harmless.
-      if (kind === "token" && payload.p === lane.tokens.length) lane.tokens.push(payload);
+      // Step numbers make a repeated event harmless.
+      if (kind === "token") lane.put({ ...payload });
+      else if (kind === "beams" && payload.s === lane.beams.length) lane.beams.push(payload);
+      else if (kind === "ranked") lane.ranked = payload;
+      else if (kind === "draft" && payload.r === lane.drafts.length) lane.drafts.push(payload);
       else if (kind === "step" && !(lane.steps.length && payload.n <= lane.steps[lane.steps.length - 1].n)) lane.steps.push(payload);
       else if (kind === "prompt") lane.prompt = payload;
       else if (kind === "finished") lane.finished = payload;

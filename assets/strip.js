@@ -6,6 +6,7 @@ class Strip {
     this.uid = uid;
     this.drawn = 0;
     this.nodes = [];
+    this.shown = []; // the tokens that the nodes show
     this.selected = null;
     this.stop = 0; // the token that Tab reaches
     this.mark = null; // why the lane ended
@@ -28,6 +29,7 @@ class Strip {
   clear() {
     this.drawn = 0;
     this.nodes = [];
+    this.shown = [];
     this.selected = null;
     this.stop = 0;
     this.mark = null;
@@ -38,22 +40,51 @@ class Strip {
   grow() {
     const log = this.log;
     if (!log) return 0;
+    const focused = this.retract(log);
     if (this.drawn < log.tokens.length) {
       const atEnd = this.atEnd();
       const fresh = document.createDocumentFragment();
       for (const token of log.tokens.slice(this.drawn)) {
         const node = this.draw(token);
         this.nodes.push(node);
+        this.shown.push(token);
         fresh.append(node);
       }
       this.drawn = log.tokens.length;
       this.box.append(fresh);
       if (atEnd) this.box.scrollTop = this.box.scrollHeight;
       if (this.nodes.length && this.stop === 0) this.nodes[0].tabIndex = 0;
+      if (focused !== null) this.nodes[Math.min(focused, this.nodes.length - 1)].focus({ preventScroll: true });
     }
     this.hold(log);
     this.end(log.finished);
     return this.drawn;
+  }
+
+  /** Take away what another beam has replaced; returns the position that had the keyboard's focus, if it went too. */
+  retract(log) {
+    let last = this.drawn;
+    while (last > 0 && this.shown[last - 1] !== log.tokens[last - 1]) last -= 1;
+    if (last === this.drawn) return null;
+    const gone = this.nodes.splice(last);
+    const focused = gone.indexOf(document.activeElement);
+    for (const node of gone) node.remove();
+    this.shown.length = this.drawn = last;
+    if (this.selected !== null && this.selected >= last) this.selected = null; // the page selects it anew
+    if (this.stop >= last) this.stop = Math.max(0, last - 1);
+    if (this.nodes[this.stop]) this.nodes[this.stop].tabIndex = 0;
+    this.app.popover.hide();
+    this.tellSwitch(log.tokens[last]?.switched ?? { count: gone.length });
+    return focused < 0 ? null : last + focused;
+  }
+
+  /** For a moment: how much of the text another beam has replaced. */
+  tellSwitch({ count }) {
+    this.told ??= el("p.switch-note", { "aria-hidden": "true" });
+    this.told.textContent = t("beam_switched", { count });
+    this.box.after(this.told);
+    clearTimeout(this.untell);
+    this.untell = setTimeout(() => this.told.remove(), 2200);
   }
 
   /** Why the lane ended, after its last token. */
@@ -78,7 +109,17 @@ class Strip {
     node.dataset.position = token.p;
     node.setAttribute("aria-label", t("token_label", { position: token.p + 1, text: token.n, p: probability(token.rlp === null ? null : Math.exp(token.rlp)) }));
     this.write(node, token, token.x);
+    if (token.o) node.dataset.origin = token.o;
     this.colour(node, token);
+    if (token.o === "forced") {
+      node.classList.add("forced");
+      if (token.p === branchOf(this.app, this.uid)?.position) node.classList.add("fork");
+      node.setAttribute("aria-label", `${node.getAttribute("aria-label")}, ${t("forced_label")}`);
+    }
+    if (token.switched) {
+      node.classList.add("switched");
+      node.setAttribute("aria-label", `${node.getAttribute("aria-label")}. ${t("beam_switched_here", token.switched)}`);
+    }
     return node;
   }
 
@@ -103,7 +144,9 @@ class Strip {
   }
 
   colour(node, token) {
-    node.dataset.level = COLOUR_SCALES[this.app.colour].level(token);
+    const { shade } = this.app;
+    if (this.box.dataset.shade !== shade) this.box.dataset.shade = shade;
+    node.dataset.level = COLOUR_SCALES[shade].level(token);
   }
 
   recolour() {
@@ -158,6 +201,13 @@ class Strip {
     }
   }
 
+  /** Frame the tokens of one round of speculation, from one position up to another. */
+  mark(from, to) {
+    for (const node of this.marked ?? []) node.classList.remove("of-round");
+    this.marked = this.nodes.slice(from, to);
+    for (const node of this.marked) node.classList.add("of-round");
+  }
+
   /** Scroll the strip, never the page. */
   reveal(node) {
     const top = node.offsetTop - this.box.offsetTop;
@@ -169,7 +219,7 @@ class Strip {
     const node = event.target.closest(".token");
     if (!node) return;
     this.app.select(this.uid, Number(node.dataset.position));
-    if (isNarrow() || touched()) this.peek(node, 0);
+    this.peek(node, 0, true);
   }
 
   hovered(event) {
@@ -178,9 +228,9 @@ class Strip {
     else this.app.popover.leave();
   }
 
-  peek(node, wait) {
+  peek(node, wait, hold, focus) {
     const token = this.log?.tokens[Number(node.dataset.position)];
-    if (token) this.app.popover.show(node, () => candidates(this.app, token, this.uid), wait);
+    if (token) this.app.popover.show(node, () => candidates(this.app, token, this.uid), wait, hold, focus);
   }
 
   keyed(event) {
@@ -191,8 +241,10 @@ class Strip {
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
     if (to !== undefined) this.app.select(this.uid, Math.max(0, Math.min(last, to)), true);
     else if (event.key === "ArrowUp" || event.key === "ArrowDown") this.app.selectBeside(this.uid, at, event.key === "ArrowDown" ? 1 : -1);
-    else if (event.key === "Enter" || event.key === " ") this.app.select(this.uid, at, true);
-    else return;
+    else if (event.key === "Enter" || event.key === " ") {
+      this.app.select(this.uid, at, true);
+      this.peek(node, 0, true, true);
+    } else return;
     event.preventDefault();
   }
 }
@@ -201,26 +253,35 @@ class Strip {
 function candidates(app, token, uid) {
   const raw = token.rlp === null ? null : Math.exp(token.rlp);
   const final = token.lp === null ? null : Math.exp(token.lp);
-  const rows = token.top.map(([text, before, after, chosen]) =>
-    el("li", { class: chosen ? "candidate chosen" : after === null ? "candidate gone" : "candidate" },
+  const removed = token.o === "forced" && final === null;
+  const rows = token.top.map((candidate) => {
+    const [text, before, after, chosen] = candidate;
+    const cells = [
       el("span.candidate-text", {}, text),
       el("span.bars", { "aria-hidden": "true" },
         el("span.bar.before", { style: `--p:${before}` }),
         el("span.bar.after", { style: `--p:${after ?? 0}` })),
       el("span.candidate-p", {}, probability(before)),
-      el("span.candidate-p.after", {}, after === null ? t("removed") : probability(after))));
+      el("span.candidate-p.after", {}, after === null ? t("removed") : probability(after)),
+    ];
+    return el("li", { class: `candidate${chosen ? " chosen" : ""}${after === null ? " gone" : ""}` }, chosen ? cells : branchButton(app, uid, token, candidate, "candidate-go", cells));
+  });
   const facts = [
     token.rr === null ? null : `${t("rank_word")} ${token.rr + 1}`,
     token.a === null ? null : `${token.a.toLocaleString()} ${t("alive_word")}`,
     token.hr === null ? null : `${t("entropy_word")} ${token.hr.toFixed(2)} → ${(token.h ?? token.hr).toFixed(2)}`,
   ];
-  const die = token.u === null ? t("no_die")
+  const die = token.u === null ? forcedWords(app, uid, token) ?? t(token.searched ? "no_die_beam" : "no_die")
     : t("die_hit", { u: token.u.toFixed(3), low: token.iv ? token.iv[0].toFixed(3) : "–", high: token.iv ? token.iv[1].toFixed(3) : "–" });
   return [
     el("header.popover-head", {}, el("code.token-name", {}, token.n), el("span.muted", {}, `${t("token_number", { number: token.p + 1 })} · #${token.t}`)),
-    el("p.popover-p", {}, el("b", {}, probability(raw)), ` ${t("raw_probability")} → `, el("b", {}, probability(final)), ` ${t("final_probability")}`),
+    el("p.popover-p", {}, el("b", {}, probability(raw)), ` ${t("raw_probability")} → `, el("b", {}, removed ? t("removed") : probability(final)), ` ${t("final_probability")}`),
     el("ol.candidates", { style: `--lane:${app.colourOf(uid)}` }, rows),
+    draftFacts(app, token, uid),
     el("p.muted", {}, die),
     el("p.muted", {}, facts.filter(Boolean).join(" · ")),
-  ];
+    rows.length ? el("p.branch-hint.when-looking", {}, t("branch_hint")) : null,
+    rows.length ? el("p.branch-hint.when-held", {}, cantBranch(app) || t("branch_choose")) : null,
+    token.switched ? el("p.hint.switch-hint", {}, t("beam_switched_here", token.switched), el("q", {}, token.switched.text)) : null,
+  ].filter(Boolean);
 }

@@ -1,8 +1,9 @@
-"""The same work without a browser: `python -m playground compare | record | models | bench`."""
+"""The same work without a browser: `python -m playground compare | replay | record | models | bench`."""
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import signal
 import sys
@@ -14,7 +15,7 @@ from playground.errors import BadValue, PlaygroundError, Text
 
 EPILOG = """lanes are written as a strategy and its knobs:
   --lane greedy --lane "sample temperature=0.8 top_p=0.95" --lane "sample top_k=50 order=vllm stop='###'"
-besides knobs a lane takes name=, model=, order=transformers|vllm|a,b,c, defaults=off|inherit, max_new_tokens= and stop=."""
+besides knobs a lane takes name=, model=, server=, order=transformers|vllm|a,b,c, defaults=off|inherit, max_new_tokens= and stop=."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     mode.add_argument("--raw", action="store_true", help="give the model the bare text to continue")
     compare.add_argument("--system", metavar="TEXT", help="a system message, for models whose template takes one")
     compare.add_argument("--model", metavar="ID", help="a catalog id, a Hub id, a folder or a .gguf file (default: the embedded model)")
+    compare.add_argument("--server", metavar="NAME", help="run the lanes on a server: its name in servers.toml, or its address (or server= per lane)")
     compare.add_argument("--lane", action="append", metavar="LANE", dest="lanes", help="a lane; repeat it for more (default: the classic experiment)")
     compare.add_argument("--max-new-tokens", metavar="N", help="how many tokens every lane may write, unless it says otherwise (default 80)")
     compare.add_argument("--seed", metavar="S", default="0", help="what every die follows from (default 0)")
@@ -37,15 +39,18 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--align", action="store_true", help="lanes take turns by step instead of by time used")
     compare.add_argument("--json", metavar="FILE", help="write the whole trace to a file")
     _device(compare)
+    replay = commands.add_parser("replay", help="play a saved trace again at its recorded pace, and print its table; needs no model")
+    replay.add_argument("file", metavar="FILE", help="what --json or the page's download wrote, or a recording (.json.gz)")
+    replay.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="times the recorded pace, or inf (default 1)")
     record = commands.add_parser("record", help="make the recordings anew that ship with the app, on the default model")
     record.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
     models = commands.add_parser("models", help="list the models that can be named")
     models.set_defaults(command="models")
-    bench = commands.add_parser("bench", help="measure a recorded lane against transformers' generate, and the stream against a run without a viewer")
+    bench = commands.add_parser("bench", help="measure decoding against transformers' generate, the stream, and thirty people at once")
     bench.add_argument("--json", metavar="FILE", help="write the figures to a file")
     bench.add_argument("--pairs", type=_count(1), default=10, help="interleaved pairs per figure (default 10)")
     bench.add_argument("--tokens", type=_count(4), default=60, help="tokens per run (default 60)")
-    bench.add_argument("--only", choices=("decode", "stream"), help="measure only one part")
+    bench.add_argument("--only", choices=("decode", "stream", "viewers", "visitors", "servers"), help="measure only one part")
     return top
 
 
@@ -60,6 +65,17 @@ def _count(least: int) -> Callable[[str], int]:
     return count
 
 
+def _speed(text: str) -> float:
+    """An argument that is a number above 0."""
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return speed
+
+
 def _device(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", help="auto | cpu | cuda | mps")
     command.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16 | float16")
@@ -69,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what the user can mend is one line on standard error and exit code 2."""
     options = parser().parse_args(arguments)
     try:
-        return {"compare": compare, "record": record, "models": models, "bench": bench}[options.command](options)
+        return {"compare": compare, "replay": replay, "record": record, "models": models, "bench": bench}[options.command](options)
     except PlaygroundError as error:
         print(f"error: {error.text.en}", file=sys.stderr)
         return 2
@@ -81,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from playground.backends import catalog, local
+    from playground.backends import catalog, local, mixed, probing
     from playground.presets import CLASSIC_LANES
     from playground.records.table import markdown
     from playground.request import Limits, Request, words_to_raw
@@ -93,6 +109,8 @@ def compare(options: argparse.Namespace) -> int:
         lanes = [{**shared, **words_to_raw(words)} for words in options.lanes]
     else:
         lanes = [{**lane, **shared} for lane in CLASSIC_LANES]
+    if options.server is not None:
+        lanes = [{"server": options.server, "model": options.model, **lane} for lane in lanes]
     text = sys.stdin.read() if options.prompt == "-" else options.prompt
     chat = True if options.chat else False if options.raw else None
     request = Request.from_json(
@@ -110,7 +128,8 @@ def compare(options: argparse.Namespace) -> int:
     def load(model: str | None) -> catalog.LoadedModel:
         return models.get(model, options.device, options.dtype, lambda progress: bar.say(progress.text.en, progress.fraction))
 
-    comparison = local.prepare(request, load)
+    comparison = mixed.prepare(request, lambda here: local.prepare(here, load), probing.Prober(), local.versions)
+    assert comparison.about is not None  # nothing here waits for a device of somebody else's
     trace = Trace(comparison.about)
     signal.signal(signal.SIGINT, lambda *_: comparison.stop())  # Ctrl-C keeps what was generated
     for events in comparison:
@@ -120,6 +139,35 @@ def compare(options: argparse.Namespace) -> int:
     print(markdown(trace))
     if options.json:
         Path(options.json).write_text(trace.to_json(), encoding="utf-8")
+    return 0
+
+
+def replay(options: argparse.Namespace) -> int:
+    from playground.backends.replay import Replay
+    from playground.records.opened import check
+    from playground.records.table import markdown
+    from playground.trace import Trace
+
+    path = Path(options.file)
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        text = Text("Can't read {path}: {reason}.", "无法读取 {path}：{reason}。")
+        raise BadValue("file", text, path=path, reason=getattr(error, "strerror", None) or error) from error
+    trace = Trace.from_json(data)
+    check(trace)
+    played = Replay(trace, options.speed)
+    again = Trace(trace.about)
+    bar = ProgressBar(sum(event.kind == "token_chosen" for _, event in trace.events))
+    signal.signal(signal.SIGINT, lambda *_: played.stop())  # Ctrl-C shows what has been played
+    for events in played:
+        again.add(events)
+        bar.advance(events)
+    bar.close()
+    print(f"recorded · {trace.about.machine} · {trace.about.created}\n")
+    print(markdown(again))
     return 0
 
 
@@ -207,16 +255,20 @@ def models(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     from playground.experiments import bench as decoding
-    from playground.ui import stream_bench
+    from playground.experiments import server_bench
+    from playground.ui import load_bench, stream_bench
 
     def say(line: str) -> None:
         print(line, flush=True)
 
-    figures = {}
-    if options.only != "stream":
-        figures["decode"] = decoding.run(options.pairs, options.tokens, say)
-    if options.only != "decode":
-        figures["stream"] = stream_bench.run(options.pairs, options.tokens, say)
+    parts = {
+        "decode": lambda: decoding.run(options.pairs, options.tokens, say),
+        "stream": lambda: stream_bench.run(options.pairs, options.tokens, say),
+        "viewers": lambda: load_bench.viewers(options.pairs, options.tokens, say),
+        "visitors": lambda: load_bench.visitors(options.tokens, say),
+        "servers": lambda: server_bench.run(32, options.tokens, say),
+    }
+    figures = {name: measure() for name, measure in parts.items() if options.only in (None, name)}
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
     return 0

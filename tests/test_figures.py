@@ -17,7 +17,11 @@ from playground.figures.palette import LANE_DASHES, LANE_GLYPHS, LANE_MARKERS, P
 from playground.figures.pipeline import stage_title
 from playground.trace import (
     About,
+    BeamCandidate,
+    BeamsAdvanced,
     DeviceSampled,
+    DraftJudged,
+    Guess,
     LaneAbout,
     LaneEvent,
     ModelAbout,
@@ -30,7 +34,9 @@ from playground.trace import (
     TokenName,
     TokensNamed,
     Trace,
+    VerifyCalibrated,
 )  # fmt: skip
+from tests.toy_beams import beam_trace
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "${alert(1)}", "<b>", "%{x}", "$x^2$", "&lt;", '<a href="javascript:alert(1)">', "</script>")
 PIECES = (b" the", b" cache", b"\n", "你".encode()[:2], *(text.encode() for text in HOSTILE), b"<|im_end|>", b" a", b" b", b" c")
@@ -52,9 +58,45 @@ def view(kept: int, temperature: float = 0.5) -> StepView:
     )  # fmt: skip
 
 
+def lane_of_beams(names: int) -> list[BeamsAdvanced]:
+    """Two beams, each with hostile tokens; a short text ends at the second step, two at the last."""
+    steps = []
+    for step in range(4):
+        token = (3 + 2 * step) % names
+        sums = (-1.0 - step, -1.5 - step, -1.6 - step, -2.2 - step)
+        ended = ("max_new_tokens",) * 4 if step == 3 else (None, None, "eos" if step == 1 else None, None)
+        fates = ("finished", "finished", "dropped", "dropped") if step == 3 else ("kept", "kept", "finished" if step == 1 else "dropped", "dropped")
+        rows = tuple(
+            BeamCandidate(
+                beam=number % 2 if step else 0,
+                token=token + number % 2,
+                log_probability=-0.5,
+                score=total,
+                ranked=total / (step + 1),
+                fate=fate,
+                ended=end,
+            )
+            for number, (total, fate, end) in enumerate(zip(sums, fates, ended, strict=True))
+        )
+        pool = ((), ((1, 2),), ((1, 2),), ((3, 0), (3, 1)))[step]
+        steps.append(BeamsAdvanced(step, rows, () if step == 3 else (0, 1), pool, None if step == 3 else 0))
+    return steps
+
+
+def draft_of(number: int) -> DraftJudged:
+    """A round with hostile tokens: nothing guessed, all accepted, or the second one rejected."""
+    states = ((), ("accepted", "accepted", "accepted"), ("accepted", "rejected", "never_judged"))[number % 3]
+    guesses = tuple(Guess(4 + i, 0.5, state, 0.25, 0.5, 0.1) for i, state in enumerate(states))  # type: ignore[arg-type]
+    extra = ("plain", "bonus", "resampled")[number % 3]
+    seconds = {"draft": 0.001, "verify": 0.01, "select": 0.001, "rollback": 0.0}
+    return DraftJudged(number, number, "<b>ngram</b>", guesses, 3, 5, extra, seconds, 3 + number)  # type: ignore[arg-type]
+
+
 def trace(lanes: int = 2, steps: int = 5, chosen: int = 1, kept: int = 3) -> Trace:
     stages = (StageAbout("temperature", "warper", {"temperature": 0.5}, "asked"), StageAbout("top_k", "warper", {"top_k": kept}, "library"))
-    lane = tuple(LaneAbout(f"lane <b>{n}</b>", "toy", "sample", {}, stages, 9, (), (), (1,), "p") for n in range(lanes))
+    # The last lane also searched beams and guessed ahead: what figures of these draw is there.
+    strategies = ["sample"] * lanes if lanes == 1 else [*["sample"] * (lanes - 1), "speculative_sample"]
+    lane = tuple(LaneAbout(f"lane <b>{n}</b>", "toy", strategies[n], {}, stages, 9, (), (), (1,), "p") for n in range(lanes))
     model = ModelAbout("toy", "toy <i>", None, "float32", "cpu", 1, 4, 2, 20, 64, 10, "2 × 5 B")
     names = tuple(TokenName(n, piece, special=piece == b"<|im_end|>") for n, piece in enumerate(PIECES))
     events: list[LaneEvent] = [(None, PromptRead(3, 3, 0.4, 30, shared=True)), *((n, PromptRead(3, 3, 0.0, 30, reused=True)) for n in range(lanes))]
@@ -63,7 +105,11 @@ def trace(lanes: int = 2, steps: int = 5, chosen: int = 1, kept: int = 3) -> Tra
         token = TokenChosen(number, chosen, math.log(0.2), math.log(0.25), 1, 1, u=0.8, interval=(0.7619, 0.9524), view=view(kept))
         took = 0.01 * (n + 1) + 0.001 * number
         timed = StepTimed(number, 1, took, {"forward": took}, 0.002, 0.0, 0.0, 1, 3 + number, 10 * (3 + number))
-        events += [(n, token), (n, timed)]
+        judged = [(n, draft_of(number))] if n and n == lanes - 1 else []
+        events += [(n, token), *judged, (n, timed)]
+    events.append((lanes - 1, VerifyCalibrated(((1, 0.010), (2, 0.012), (4, 0.018)), 0.002, 3, 3)))
+    searched = lane_of_beams(len(PIECES) - 4) if lanes > 1 else []
+    events += [(lanes - 1, event) for event in searched]
     events += [(None, DeviceSampled(0.25 * n, 0.5 + 0.1 * n, 10**9 * (n + 1), 10**11, "a <GPU>")) for n in range(2)]
     about = About({}, (model,), lane, {}, "a <machine>", "2026-01-02T03:04:05", warm=False)
     return Trace(about, events)
@@ -323,3 +369,35 @@ def test_lanes_differ_in_colour_dash_and_marker() -> None:
     for palette in PALETTES.values():
         for styles in (palette.lanes, LANE_DASHES, LANE_MARKERS, LANE_GLYPHS):
             assert len(set(styles)) == 6
+
+
+# --- the figures of beams ---------------------------------------------------------------------------
+
+
+def test_scores_are_lines_whose_winner_lies_at_zero() -> None:
+    of = beam_trace(beams=4, steps=30, end=0.1)
+    figure = drawn("beam_scores", of, lane=0)
+    *lines, crossed = figure["data"]
+    columns = list(zip(*(line["y"] for line in lines), strict=True))
+    assert all(max(column) == pytest.approx(0, abs=1e-3) for column in columns)  # somebody wins at every mark
+    assert lines[0]["x"][0] == -2 and lines[0]["x"][-1] == 3 and len(lines[0]["x"]) == len(get_figure("beam_scores").table(of, 0, None, PLAIN))
+    assert len(crossed["x"]) >= len(columns) - 2
+
+
+def test_kv_by_beam_stacks_up_to_the_measured_bytes() -> None:
+    of = beam_trace(beams=4, steps=12)
+    figure = drawn("beam_kv", of, lane=0)
+    layers = [data for data in figure["data"] if data["type"] == "bar" and data["yaxis"] == "y"]
+    bytes_of = [event.cache_bytes for event in of.of(0, StepTimed)]
+    assert [sum(value or 0 for value in column) * 1e6 for column in zip(*(layer["y"] for layer in layers), strict=True)] == pytest.approx(bytes_of)
+    assert any("derived" in text for text in texts(figure))
+
+
+def test_variety_marks_where_the_greedy_text_leaves() -> None:
+    figure = drawn("beam_variety", beam_trace(beams=4, steps=30, end=0.1), lane=0)
+    assert len(figure["data"]) == 4 and len(figure["layout"]["shapes"]) == 1
+
+
+def test_a_beam_is_no_argmax_in_the_pipeline() -> None:
+    figure = drawn("pipeline", beam_trace(beams=4, steps=12), lane=0)
+    assert any("its sum decides" in text for text in texts(figure)) and not any("argmax" in text for text in texts(figure))

@@ -47,15 +47,7 @@ class GpuReader:
             self._open()
         if self._handle is None:
             return None
-        used = _told(pynvml.nvmlDeviceGetUtilizationRates, self._handle)  # a MIG slice has none
-        memory = _told(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
-        return DeviceSampled(
-            at=at,
-            utilisation=None if used is None else min(used.gpu / 100, 1.0),
-            memory_bytes=None if memory is None else int(memory.used),
-            memory_total=None if memory is None else int(memory.total),
-            device=self._name,
-        )
+        return _sample(self._handle, self._name, at)
 
     def _open(self) -> None:
         try:
@@ -66,6 +58,24 @@ class GpuReader:
             self._handle = next((handle for handle in handles if handle is not None), None)
         except Exception as error:  # no driver, or one that is older than its Python side: the race needs none
             log.info("the GPU can't be sampled: %s", error)
+
+
+class HostGpus:
+    """Reads every GPU of this host, whoever uses it; tells nothing where there is no NVML, and never raises."""
+
+    def __init__(self) -> None:
+        self._handles: list[tuple[str, Any]] = []
+        try:
+            pynvml.nvmlInit()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._handles.append((f"{index}: {_told(pynvml.nvmlDeviceGetName, handle) or 'GPU'}", handle))
+        except Exception as error:  # no driver, or one that is older than its Python side
+            log.info("no GPU can be sampled: %s", error)
+
+    def read(self, at: float) -> list[DeviceSampled]:
+        """One sample of each GPU for the moment `at`."""
+        return [_sample(handle, name, at) for name, handle in self._handles]
 
 
 def uuids(device: torch.device, visible: str) -> list[str]:
@@ -80,6 +90,18 @@ def uuids(device: torch.device, visible: str) -> list[str]:
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         asked += [f"GPU-{uuid}", f"MIG-{uuid}"]
     return asked
+
+
+def _sample(handle: Any, name: str, at: float) -> DeviceSampled:
+    used = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)  # a MIG slice has none
+    memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return DeviceSampled(
+        at=at,
+        utilisation=None if used is None else min(used.gpu / 100, 1.0),
+        memory_bytes=None if memory is None else int(memory.used),
+        memory_total=None if memory is None else int(memory.total),
+        device=name,
+    )
 
 
 def _told(ask: Callable[..., Any], about: Any) -> Any:

@@ -24,11 +24,15 @@ log = logging.getLogger(__name__)
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 #: The page's scripts in the order in which they build on each other; they share one function scope.
-SCRIPTS = ("dom", "texts", "numbers", "popover", "bus", "run", "replay", "strip", "lanes", "editor", "plots", "focus", "page")
+SCRIPTS = (
+    "dom", "texts", "numbers", "popover", "bus", "run", "replay", "open", "branch", "made", "strip",
+    "lanes", "editor", "plots", "parting", "what_if", "beams", "speculation", "focus", "parameters", "page",
+)  # fmt: skip
 
 #: What the page may call by name; each takes and returns JSON values and answers a visitor's mistake with {"error": …}.
 SERVER_FUNCTIONS = (
-    "recordings", "recording", "declarations", "models", "set_device", "prepare", "start", "control", "figure", "step", "lookup", "record", "trace",
+    "recordings", "recording", "declarations", "models", "set_device", "prepare", "start", "control", "figure", "parting", "what_if",
+    "step", "lookup", "record", "trace", "beams", "beam", "beam_pipeline", "speculation", "which_k", "parameters", "open_trace",
 )  # fmt: skip
 
 PLOTLY = ASSETS / "vendor" / "plotly-basic.min.js"
@@ -82,7 +86,7 @@ class Front:
     def function(self, name: str, arguments: Any) -> Callable[..., Any]:
         """The function of that name that answers these arguments; its first one may name a run."""
         recorded = isinstance(arguments, list) and bool(arguments) and is_recording(arguments[0])
-        if name in ("recordings", "recording") or (recorded and hasattr(self._recordings, name)):
+        if name in ("recordings", "recording", "open_trace") or (recorded and hasattr(self._recordings, name)):
             return getattr(self._recordings, name)
         return getattr(self._service, name)
 

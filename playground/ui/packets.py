@@ -22,22 +22,33 @@ from playground.measures.parts import PARTS
 from playground.measures.text import TextJoiner, display_name
 from playground.trace import (
     About,
+    BeamsAdvanced,
+    BeamsRanked,
+    ChunkArrived,
     DeviceSampled,
+    DraftJudged,
     Event,
     Finished,
     LaneEvent,
+    MetricsRead,
     PromptRead,
+    ServerReported,
+    SpeculationReported,
     StepTimed,
     StepView,
     TokenChosen,
     TokenName,
     TokensNamed,
     Trace,
+    VerifyCalibrated,
 )  # fmt: skip
 
 #: Seconds between two packets, and how many events one may carry: the page draws while the rest waits.
 TICK = 0.1
 MOST_EVENTS = 400
+#: Every packet costs the server a few milliseconds, which the run has to wait for: the more viewers a run has, the rarer are
+#: their packets. So many a second, for all of its viewers together.
+PACKETS_A_SECOND = 80
 #: How many candidates travel with every token, for the hover; the rest is asked for when it is looked at.
 HOVER_CANDIDATES = 6
 
@@ -101,13 +112,65 @@ class Payloads:
         if isinstance(event, DeviceSampled):
             used, total = event.memory_bytes, event.memory_total
             return "device", {"at": rounded(event.at), "util": rounded(event.utilisation, 3), "mem": used, "total": total}
+        if isinstance(event, BeamsAdvanced):
+            assert lane is not None
+            return "beams", self._beams(lane, event)
+        if isinstance(event, BeamsRanked):
+            ranked = [
+                [one.step, one.candidate, rounded(one.score, 6), rounded(one.ranked, 6), one.ended, len(one.tokens)] for one in event.hypotheses
+            ]
+            return "ranked", {"h": ranked, "r": event.returned, "e": event.ending}
+        if isinstance(event, DraftJudged):
+            assert lane is not None
+            return "draft", self._draft(lane, event)
+        if isinstance(event, ChunkArrived):
+            return "chunk", {"x": event.text, "t": event.tokens, "s": rounded(event.seconds, 6), "at": rounded(event.at)}
+        if isinstance(event, ServerReported | SpeculationReported | MetricsRead | VerifyCalibrated):
+            return "", {}  # their figures travel with the numbers line, or are asked for
         assert isinstance(event, Finished)
         return "finished", {"reason": event.reason, "detail": event.detail, "cut": event.cut, "message": event.message}
+
+    def _beams(self, lane: int, event: BeamsAdvanced) -> dict[str, Any]:
+        """A step of beam search: every candidate as a short list without its empty end; as small at step 80 as at step 10."""
+        assert self.run.about is not None
+        names = self.names.setdefault(self.run.about.lanes[lane].model, {})
+        rows = []
+        for one in event.candidates:
+            row: list[Any] = [
+                one.beam, one.token, display_name(names.get(one.token)), rounded(one.log_probability, 5), rounded(one.score, 6), rounded(one.ranked, 6),
+                one.fate[0], one.reason, one.by, rounded(one.gap, 4), one.ended, one.group or None, rounded(one.penalty, 4) or None,
+            ]  # fmt: skip
+            while row[-1] is None:
+                row.pop()
+            rows.append(row)
+        return {"s": event.step, "c": rows, "l": event.living, "o": event.pool, "b": event.best}
+
+    def _draft(self, lane: int, event: DraftJudged) -> dict[str, Any]:
+        """A round of speculation: every guess as a short list without its empty end; as small at round 80 as at round 10."""
+        assert self.run.about is not None
+        names = self.names.setdefault(self.run.about.lanes[lane].model, {})
+        rows = []
+        for one in event.guesses:
+            row: list[Any] = [
+                one.token, display_name(names.get(one.token)), one.state[0], rounded(one.q, 4), rounded(one.p, 4), rounded(one.accept, 4),
+                rounded(one.u, 4),
+            ]  # fmt: skip
+            while row[-1] is None:
+                row.pop()
+            rows.append(row)
+        extra = None if event.extra is None else [event.extra, display_name(names.get(event.extra))]
+        seconds = [rounded(event.seconds.get(part, 0.0), 3) for part in ("draft", "verify", "select", "rollback")]
+        return {
+            "r": event.round, "p": event.position, "g": rows, "e": extra, "o": event.extra_origin, "s": seconds, "k": event.wanted, "l": event.limit,
+            "f": event.source, "m": event.matched,
+        }  # fmt: skip
 
     def _token(self, lane: int, event: TokenChosen) -> dict[str, Any]:
         assert self.run.about is not None
         names = self.names.setdefault(self.run.about.lanes[lane].model, {})
-        joined = self.joiners.setdefault(lane, TextJoiner(names)).add(event.token)
+        joiner = self.joiners.setdefault(lane, TextJoiner(names))
+        joiner.back_to(event.position)  # where the lane has a token there already, this one replaces it and all behind it
+        joined = joiner.add(event.token)
         view = event.view
         last = view.stages[-1] if view and view.stages else view
         return {
@@ -115,12 +178,12 @@ class Payloads:
             "lp": rounded(event.log_probability), "rlp": rounded(event.raw_log_probability), "r": event.rank, "rr": event.raw_rank,
             "u": rounded(event.u, 6), "iv": event.interval and [rounded(edge, 6) for edge in event.interval], "sh": event.shown,
             "h": rounded(last.entropy, 4) if last else None, "hr": rounded(view.entropy, 4) if view else None, "a": last.alive if last else None,
-            "top": hover_candidates(view, event.token, names) if view else [],
+            "top": hover_candidates(view, event.token, names) if view else [], "o": event.origin,
         }  # fmt: skip
 
 
 def hover_candidates(view: StepView, chosen: int, names: dict[int, TokenName]) -> list[list[Any]]:
-    """The most likely candidates before the stages, the chosen token always among them: [text, raw, final, chosen]."""
+    """The most likely candidates before the stages, the chosen token always among them: [text, raw, final, chosen, id]."""
     way = distributions(view)
     raw, final = way[0].probabilities, way[-1].probabilities
     order = sorted(range(len(view.ids)), key=lambda index: -raw[index])[:HOVER_CANDIDATES]
@@ -132,6 +195,7 @@ def hover_candidates(view: StepView, chosen: int, names: dict[int, TokenName]) -
             rounded(raw[index], 3),
             rounded(final[index], 3) if final[index] else None,
             view.ids[index] == chosen,
+            view.ids[index],
         ]
         for index in order
     ]
@@ -196,7 +260,7 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
             yield packet
             if last:
                 return
-            time.sleep(max(0.0, TICK - (time.monotonic() - started)))
+            time.sleep(max(0.0, max(TICK, run.viewers / PACKETS_A_SECOND) - (time.monotonic() - started)))
 
 
 def _packet(
@@ -236,6 +300,7 @@ def about_json(about: About, recorded: bool = False) -> dict[str, Any]:
             "name": lane.name, "model": lane.model, "strategy": lane.strategy,
             "stages": [{"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in lane.stages],
             "max_new_tokens": lane.max_new_tokens, "stop": lane.stop, "notes": lane.notes, "prompt_tokens": len(lane.prompt_ids),
+            "branch": lane.branch and {name: lane.branch[name] for name in ("lane", "position")},
         }
         for lane in about.lanes
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import secrets
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import playground
 from playground import presets
 from playground.backends import catalog as models_catalog
-from playground.backends import hub, loading, local
+from playground.backends import drafting, hub, loading, local, mixed, probing
 from playground.backends.progress import Progress, Report
 from playground.engine.record import FINAL_TOP, RAW_TOP
 from playground.engine.stages import stages
@@ -24,13 +25,15 @@ from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
 from playground.figures.palette import PALETTES
 from playground.line import Comparison, Line, Run
+from playground.measures.beams import BeamTree
 from playground.measures.distribution import distributions
 from playground.measures.text import display_name
+from playground.measures.what_if import CHOOSERS
 from playground.records import recordings
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
-from playground.trace import TokenChosen, TokenName, Trace
-from playground.ui import packets, views, zerogpu
+from playground.trace import TokenChosen, TokenName, TokensNamed, Trace
+from playground.ui import beams, packets, parameters, redeciding, speculation, views, zerogpu
 from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ class Service:
         self.gpu = zerogpu.gpu()
         self.device, self.dtype = ("auto", "auto") if self.gpu is None else ("cpu", zerogpu.DTYPE)
         self.line = Line(self._prepare) if self.gpu is None else zerogpu.ZeroGpuLine(self._prepare)
+        self.prober = probing.Prober()
         self._loading = threading.Lock()
         self._status: Answer = {"state": "absent", "progress": None, "text": Text("Waiting to load.", "等待加载。").to_json(), "error": None}
         self._followers: dict[str, threading.Event] = {}
@@ -93,6 +97,8 @@ class Service:
         entry = models_catalog.resolve(model or models_catalog.DEFAULT, self.public)
         loaded = self.catalog.get(entry.id, self.device, self.dtype, report)
         if entry.id == models_catalog.DEFAULT:
+            if self.gpu is None and self._status["state"] != "ready":
+                self.line.expect("", local.expected_step(loaded))  # the first visitor is told seconds, too
             self._status = {"state": "ready", "progress": 1.0, "text": Text("Ready.", "就绪。").to_json(), "error": None}
         return loaded
 
@@ -132,8 +138,12 @@ class Service:
         return self.models()
 
     def _prepare(self, request: Request, tell: Callable[[Text, float | None], None]) -> Comparison:
-        """For the line: load what the lanes ask for, free what none does, and build the race."""
-        wanted = {models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public).id for lane in request.lanes}
+        """For the line: a comparison on this machine, on servers, or on both."""
+        return mixed.prepare(request, lambda here: self._prepare_here(here, tell), self.prober, local.versions)
+
+    def _prepare_here(self, request: Request, tell: Callable[[Text, float | None], None]) -> Comparison:
+        """Load what the lanes ask for, free what none does, and build the race."""
+        wanted = drafting.models_of(request, self.public)
         while not self._loading.acquire(timeout=0.2):
             tell(Text(**self._status["text"]), self._status["progress"])  # another load is on; Stop is looked at here
         try:
@@ -153,14 +163,19 @@ class Service:
 
     # --- what can be asked for ---------------------------------------------------------------
 
+    def parameters(self) -> Answer:
+        """The page "Parameters"."""
+        return parameters.parameters()
+
     def declarations(self) -> Answer:
         """Everything that the page builds its controls from."""
         return {
             **views.declared(strategies.all().values(), stages.all().values()),
-            "orders": ORDERS,
+            "orders": ORDERS, "followed": redeciding.followed(), "choosers": CHOOSERS,
             "limits": dataclasses.asdict(self.limits),
             "presets": [{"label": label.to_json(), "lane": lane} for label, lane in presets.PRESETS],
             "classic": Request.from_json(presets.classic(), self.limits).to_json(),
+            "pairs": {name: Request.from_json(presets.pair(name), self.limits).to_json() for name in presets.PAIRS},
             "figures": views.declared_figures(),
             "palette": {theme: palette.lanes for theme, palette in PALETTES.items()},
             "public": self.public, "pause": self.line.pausable, "version": playground.__version__,
@@ -175,13 +190,20 @@ class Service:
         answer: Answer = {"rendered": None, "chat": None, "tokens": [], "lanes": lanes, "seconds": None, "notes": notes}
         loaded = {model.entry.id: model for model in self.catalog.loaded()}
         for index, lane in enumerate(request.lanes):
+            if lane.server is not None:
+                lanes[index] |= {"server": lane.server, "model": lane.model, "notes": [note.to_json() for note in lane.notes]}
+                continue  # what it can do there is asked when it runs: a preview must not wait for a network
             entry = models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
             lanes[index] |= {"model": entry.id, "notes": [note.to_json() for note in lane.notes]}
             if entry.id not in loaded:
                 continue
             try:
                 prepared = local.prepare_lane(request, lane, loaded[entry.id])
-                local.make_task(request, prepared)  # binds every stage: words that are no single token show here
+                task = local.make_task(request, prepared)  # binds every stage: words that are no single token show here
+                if (draft := drafting.draft_name(lane, entry)) is None:
+                    lane.strategy.check_models(task)
+                else:
+                    models_catalog.resolve(draft, self.public)
             except PlaygroundError as error:
                 lanes[index]["error"] = error.to_json()
                 continue
@@ -232,17 +254,18 @@ class Service:
     def start(self, raw: Any, visitor: Any, reuse: Any = False) -> Answer:
         """Take a place in the line. With `reuse`, an identical request that was run here, or is being run, answers instead."""
         request = Request.from_json(raw, self.limits)
-        for lane in request.lanes:
-            models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
+        drafting.models_of(request, self.public)  # raises where a model can't be named here
+        mixed.check_servers(request)
         _visitor(visitor)
         note = None
         if self.public and self.line.waiting > CROWD:
             request, note = shortened(request)
         if reuse is True and (made := self.line.made(request, self._settings())) is not None:
-            return {"run": made.id, "made": packets.rounded(time.monotonic() - made.created, 3), "place": None, "seconds": 0, "note": note}
+            ago = packets.rounded(time.monotonic() - made.created, 3)
+            return {"run": made.id, "made": ago, "place": None, "seconds": 0, "note": note, "yours": made.visitor == visitor}
         run = self.line.start(request, _visitor(visitor), self._settings())
         seconds = packets.rounded(self.line.expected_seconds(request), 3)
-        return {"run": run.id, "made": None, "place": self.line.place(run), "seconds": seconds, "note": note}
+        return {"run": run.id, "made": None, "place": self.line.place(run), "seconds": seconds, "note": note, "yours": True}
 
     def _settings(self) -> tuple[str, str]:
         """What besides the request decides a trace; versions can't change while the app runs."""
@@ -290,8 +313,8 @@ class Service:
             raise BadValue("lane_broken", Text("lanes is a list of texts.", "lanes 是文本列表。"))
         raw_lanes = [{"max_new_tokens": max_new_tokens, **words_to_raw(lane)} for lane in lanes]
         request = Request.from_json({"prompt": {"text": prompt, "chat": chat}, "lanes": raw_lanes, "seed": seed, "model": model}, self.limits)
-        for lane in request.lanes:
-            models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
+        drafting.models_of(request, self.public)
+        mixed.check_servers(request)
         run = self.line.start(request, visitor)
         with self.line.watch(run):
             while not run.ended:
@@ -313,6 +336,16 @@ class Service:
     def figure(self, run_id: Any, name: Any, lane: Any, position: Any, look: Any) -> Answer:
         labels = {name: stage.label for name, stage in stages.all().items()}
         return views.figure(self._trace(run_id), name, lane, position, look, labels, recorded=recordings.is_recording(run_id))
+
+    @answers
+    def parting(self, run_id: Any, lane_a: Any, lane_b: Any) -> Answer:
+        """Where two lanes part, and why: found in the record, without the model."""
+        return redeciding.parting(self._trace(run_id), lane_a, lane_b)
+
+    @answers
+    def what_if(self, run_id: Any, lane: Any, position: Any, changes: Any, look: Any) -> Answer:
+        """A lane under other knobs, decided from its record: the pipeline of a step, and the first token that would flip."""
+        return redeciding.what_if(self._trace(run_id), lane, position, changes, look, recorded=recordings.is_recording(run_id))
 
     @answers
     def step(self, run_id: Any, lane: Any, position: Any) -> Answer:
@@ -344,19 +377,71 @@ class Service:
             self._looking_up.release()
 
     def _look_up(self, trace: Trace, lane: int, chosen: TokenChosen, text: str) -> Answer:
-        before = [event for event in trace.of(lane, TokenChosen) if event.position < chosen.position]
+        before = trace.output(lane)[: chosen.position]
         key = trace.about.lanes[lane].model
         loaded = next((model for model in self.catalog.loaded() if model.key == key), None)
         if loaded is None:
             raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
         request = Request.from_json(trace.about.request, self.limits)
         prepared = local.prepare_lane(request, request.lanes[lane], loaded)
-        found = local.look_up(request, prepared, [event.token for event in before], [event.log_probability or 0.0 for event in before], text)
+        logs = [-math.inf if event.log_probability is None else event.log_probability for event in before]
+        found = local.look_up(request, prepared, [event.token for event in before], logs, text)
         return {
             "id": found.token, "text": display_name(local.token_name(loaded.vocabulary, found.token)),
             "raw": {"p": packets.rounded(found.raw_probability), "rank": found.raw_rank},
             "final": {"p": packets.rounded(found.probability), "rank": None if found.removed_by else found.rank}, "removed_by": found.removed_by,
         }  # fmt: skip
+
+    @answers
+    def beams(self, run_id: Any, lane: Any, penalty: Any) -> Answer:
+        """The tables beside a lane's beams, its hypotheses ranked under this length penalty."""
+        return beams.beams(self._trace(run_id), lane, penalty)
+
+    @answers
+    def beam(self, run_id: Any, lane: Any, step: Any, candidate: Any) -> Answer:
+        """One candidate of a beam search: the text to it, its scores, its obituary."""
+        return beams.beam(self._trace(run_id), lane, step, candidate)
+
+    @answers
+    def beam_pipeline(self, run_id: Any, lane: Any, step: Any, candidate: Any, look: Any) -> Answer:
+        """The pipeline of one candidate: from the record where its beam was once the best, else the model reads the text to it again."""
+        trace = self._trace(run_id)
+        lane, tree = beams.searched_tree(trace, lane)
+        key = beams.key_of(tree, step, candidate)
+        labels = {name: stage.label for name, stage in stages.all().items()}
+        chosen = beams.recorded_view(trace, lane, tree, key)
+        if chosen is None:
+            chosen, named = self._read_again(trace, lane, tree, key)
+            trace = Trace(trace.about, [(None, named), *trace.events])
+        return beams.pipeline(trace, lane, key, tree, chosen, look, labels, recorded=recordings.is_recording(run_id))
+
+    def _read_again(self, trace: Trace, lane: int, tree: BeamTree, key: tuple[int, int]) -> tuple[TokenChosen, TokensNamed]:
+        loaded = next((model for model in self.catalog.loaded() if model.key == trace.about.lanes[lane].model), None)
+        if loaded is None:
+            raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
+        if self.line.busy or not self._looking_up.acquire(blocking=False):
+            raise BadValue(
+                "busy", Text("The model is busy: try again when no run is on, or pause yours.", "模型正忙：请在没有运行时再试，或先暂停您的运行。")
+            )
+        try:
+            request = Request.from_json(trace.about.request, self.limits)
+            prepared = local.prepare_lane(request, request.lanes[lane], loaded)
+            path = [tree.candidate(one) for one in tree.path(key)]
+            forced = trace.output(lane)[: tree.forced]
+            tokens = [*((one.token, one.log_probability or 0.0) for one in forced), *((one.token, one.log_probability) for one in path)]
+            return local.choice_again(request, prepared, tokens, on_logs=True)
+        finally:
+            self._looking_up.release()
+
+    @answers
+    def speculation(self, run_id: Any, lane: Any) -> Answer:
+        """The ledger of a lane that speculates, and whether it wrote the plain lane's text."""
+        return speculation.speculation(self._trace(run_id), lane)
+
+    @answers
+    def which_k(self, run_id: Any, lane: Any, factors: Any, look: Any) -> Answer:
+        """The expected speed-up over k, with the three factors measured or as the page asks for them."""
+        return speculation.which_k(self._trace(run_id), lane, factors, look)
 
     @answers
     def record(self, run_id: Any) -> Answer:
@@ -397,7 +482,11 @@ def _recorded(chosen: TokenChosen, names: dict[int, TokenName], text: str) -> An
 
 def shortened(request: Request) -> tuple[Request, Answer | None]:
     """A request as a crowded public host takes it: fewer tokens, and the words that say so."""
-    lanes = tuple(dataclasses.replace(lane, max_new_tokens=min(lane.max_new_tokens, CROWDED_TOKENS)) for lane in request.lanes)
+    lanes = tuple(
+        # What a branch forces isn't written by the lane: it comes on top.
+        dataclasses.replace(lane, max_new_tokens=min(lane.max_new_tokens, CROWDED_TOKENS + (len(lane.branch.tokens) if lane.branch else 0)))
+        for lane in request.lanes
+    )
     if lanes == request.lanes:
         return request, None
     note = Text(

@@ -23,6 +23,7 @@ from playground.line import Run
 from playground.request import Limits, Request
 from playground.trace import TokenChosen
 from playground.ui.app import build, launch
+from playground.ui.crowd import undo_diff
 from playground.ui.service import Service
 
 
@@ -120,15 +121,6 @@ def follow(url: str, run_id: str) -> Iterator[dict[str, Any]]:
                         yield found
                 elif message["msg"] == "process_completed":
                     return
-
-
-def undo_diff(before: str, change: Any) -> str:
-    """A streamed string from Gradio's edit script: whole at first, then nothing, a replacement or an appendix."""
-    if isinstance(change, str):
-        return change
-    for action, _, value in change:
-        before = before + value if action == "append" else value
-    return before
 
 
 def stop_latency(service: Service, repeats: int = 5) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def declared(strategies: Iterable[Any], stages: Iterable[Any]) -> Answer:
     return {
         "strategies": [
             {
-                "name": strategy.name, "label": strategy.label.to_json(), "summary": strategy.summary.to_json(), "warps": strategy.warps,
+                "name": strategy.name, "label": strategy.label.to_json(), "summary": strategy.summary.to_json(), "warps": strategy().warps,
                 "knobs": {name: knob.to_json() for name, knob in knobs_of(strategy).items()}, "loop": strategy.loop,
             }
             for strategy in strategies
@@ -127,7 +127,7 @@ def lane_of(trace: Trace, lane: Any) -> int:
 
 def chosen_at(trace: Trace, lane: int, position: Any) -> TokenChosen:
     """The token at a position of a lane; the newest where none is named."""
-    tokens = list(trace.of(lane, TokenChosen))
+    tokens = trace.output(lane)
     if not tokens:
         raise BadValue("no_step", Text("This lane has no token yet.", "这条通道还没有词元。"))
     if position is None:

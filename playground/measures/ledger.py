@@ -1,0 +1,594 @@
+"""The books of a lane that speculates: what was guessed, accepted and thrown away, what it cost, and whether it paid.
+
+A round is one forward of the target: it reads the last token and k guesses, and brings the accepted ones and one token of its
+own. The lane's first token comes from the prompt's own forward and belongs to no round. "Accepted" counts by the rule; what
+the end of the text cut off again is counted apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from playground.errors import Text
+from playground.measures import Quantity
+from playground.measures.kv import model_of
+from playground.measures.latency import lane_meter
+from playground.measures.which_k import Factors, expected_tokens, interpolated, predicted
+from playground.trace import DraftJudged, Finished, ModelAbout, PromptRead, StepTimed, TokenChosen, Trace, VerifyCalibrated
+
+#: A lane that speculates, and the strategy whose text it writes.
+PLAIN = {"speculative_greedy": "greedy", "speculative_sample": "sample"}
+#: The parts of a round in the order in which they happen.
+PARTS = ("draft", "verify", "select", "rollback", "other")
+#: Fewer judged guesses than this at a position say too little: what all positions say together stands for them.
+LEAST_JUDGED = 3
+#: Speeds closer than this are the same: two runs of one lane differ by as much.
+SAME_SPEED = 0.03
+#: What a vLLM server refuses in a request as soon as it speculates.
+REFUSED = ("min_p", "logit_bias")
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round, its whole step's seconds included, and how many tokens it brought."""
+
+    judged: DraftJudged
+    seconds: float
+
+    @property
+    def accepted(self) -> int:
+        return sum(guess.state in ("accepted", "cut") for guess in self.judged.guesses)
+
+    @property
+    def tokens(self) -> int:
+        return sum(guess.state == "accepted" for guess in self.judged.guesses) + (self.judged.extra is not None)
+
+    def part(self, name: str) -> float:
+        """Seconds of one part; what the parts leave of the step is other."""
+        if name == "other":
+            return max(self.seconds - sum(self.judged.seconds.values()), 0.0)
+        return self.judged.seconds.get(name, 0.0)
+
+
+@dataclass(frozen=True)
+class Position:
+    """What became of the guesses at one position of their drafts (0 is the first), over `drafts` rounds that had any."""
+
+    position: int
+    drafts: int
+    judged: int
+    accepted: int
+
+    @property
+    def unconditional(self) -> float | None:
+        return self.accepted / self.drafts if self.drafts else None
+
+    @property
+    def conditional(self) -> float | None:
+        """Of those that were judged: all before them had been accepted."""
+        return self.accepted / self.judged if self.judged else None
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a round won (seconds, negative: lost) against the plain lane's median step, and all rounds up to it."""
+
+    position: int
+    tokens: int
+    won: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the ledger: its group, its name, its number."""
+
+    group: str
+    name: str
+    quantity: Quantity
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything that one lane's record says of its speculation; `plain` is the lane of the same race without guesses."""
+
+    trace: Trace
+    lane: int
+    rounds: tuple[Round, ...]
+    calibrated: VerifyCalibrated | None
+    plain: int | None
+
+    # --- counts --------------------------------------------------------------------------------
+
+    @cached_property
+    def states(self) -> Counter[str]:
+        return Counter(guess.state for one in self.rounds for guess in one.judged.guesses)
+
+    @cached_property
+    def origins(self) -> Counter[str]:
+        return Counter(one.judged.extra_origin for one in self.rounds if one.judged.extra_origin is not None)
+
+    @property
+    def drafted(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def accepted(self) -> int:
+        return self.states["accepted"] + self.states["cut"]
+
+    @property
+    def judged(self) -> int:
+        return self.accepted + self.states["rejected"]
+
+    @cached_property
+    def with_draft(self) -> tuple[Round, ...]:
+        return tuple(one for one in self.rounds if one.judged.guesses)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the rounds wrote."""
+        return sum(one.tokens for one in self.rounds)
+
+    @property
+    def rolled_back(self) -> int:
+        """A round reads its k guesses and the last token; what it wrote stays in the cache, less its newest token, plus the one before it."""
+        return sum(1 + len(one.judged.guesses) - one.tokens for one in self.rounds)
+
+    @property
+    def behind_the_end(self) -> int:
+        """Guesses that stood behind the end of the text, whatever became of them."""
+        return sum(len(one.judged.guesses) - one.tokens for one in self.rounds if one.judged.extra is None)
+
+    @property
+    def hits(self) -> float | None:
+        """Of the rounds in which the drafter was asked for guesses, the share in which it had some."""
+        asked = len(self.with_draft) + sum(one.judged.limit == "no_match" for one in self.rounds if not one.judged.guesses)
+        return len(self.with_draft) / asked if asked else None
+
+    # --- rates ---------------------------------------------------------------------------------
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def alpha(self) -> float | None:
+        """How likely a guess is accepted that is judged at all: the α of the formulas."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        return 1 + self.accepted / len(self.with_draft) if self.with_draft else None
+
+    @property
+    def tokens_per_forward(self) -> float | None:
+        return self.tokens / len(self.rounds) if self.rounds else None
+
+    @cached_property
+    def positions(self) -> tuple[Position, ...]:
+        most = max((len(one.judged.guesses) for one in self.rounds), default=0)
+        found = []
+        for i in range(most):
+            there = [one.judged.guesses[i] for one in self.with_draft if len(one.judged.guesses) > i]
+            judged = [guess for guess in there if guess.state != "never_judged"]
+            found.append(Position(i, len(self.with_draft), len(judged), sum(guess.state != "rejected" for guess in judged)))
+        return tuple(found)
+
+    @cached_property
+    def histogram(self) -> tuple[int, ...]:
+        """How many of the rounds with a draft had 0, 1, … guesses accepted."""
+        most = max((len(one.judged.guesses) for one in self.rounds), default=0)
+        counts = Counter(one.accepted for one in self.with_draft)
+        return tuple(counts[n] for n in range(most + 1)) if self.with_draft else ()
+
+    # --- time ----------------------------------------------------------------------------------
+
+    @cached_property
+    def verify(self) -> tuple[tuple[int, float], ...]:
+        """Positions in one forward, and its seconds, as the calibration measured them."""
+        return tuple(sorted(self.calibrated.verify)) if self.calibrated is not None else ()
+
+    @property
+    def one(self) -> float | None:
+        """T(1): seconds of a forward of one position."""
+        return next((seconds for positions, seconds in self.verify if positions == 1 and seconds > 0), None)
+
+    @property
+    def draft_seconds(self) -> float | None:
+        """Seconds per guess in the rounds."""
+        return sum(one.part("draft") for one in self.with_draft) / self.drafted if self.drafted else None
+
+    @property
+    def draft_cost(self) -> float | None:
+        """c: seconds per guess / T(1)."""
+        return self.draft_seconds / self.one if self.draft_seconds is not None and self.one else None
+
+    @property
+    def mean_k(self) -> float | None:
+        return self.drafted / len(self.with_draft) if self.with_draft else None
+
+    @cached_property
+    def plain_step(self) -> float | None:
+        """The median step of the plain lane, its first one, which has no forward of its own, left out."""
+        if self.plain is None:
+            return None
+        steps = [step.seconds for step in self.trace.of(self.plain, StepTimed)][1:]
+        return median(steps) if steps else None
+
+    @cached_property
+    def gains(self) -> tuple[Gain, ...]:
+        """Seconds won and lost round by round: tokens × the plain lane's median step − the round's seconds."""
+        if self.plain_step is None:
+            return ()
+        total, found = 0.0, []
+        for one in self.rounds:
+            won = one.tokens * self.plain_step - one.seconds
+            total += won
+            found.append(Gain(one.judged.position, one.tokens, won, total))
+        return tuple(found)
+
+    @cached_property
+    def speed_up(self) -> float | None:
+        """Seconds per token behind the first, of the plain lane / of this one, both measured in this race."""
+        if self.plain is None:
+            return None
+        times = []
+        for lane in (self.plain, self.lane):
+            meter = lane_meter(self.trace, lane)
+            after = meter.seconds_after_first
+            times.append(None if not after else after / (meter.timed_tokens - 1))
+        return times[0] / times[1] if times[0] is not None and times[1] is not None else None
+
+    @property
+    def textbook(self) -> float | None:
+        """(1 − α^(k+1)) / ((1 − α)(kc + 1)): verifying costs as much as a plain step."""
+        if self.alpha is None or self.mean_k is None or self.draft_cost is None:
+            return None
+        return predicted(self.alpha, self.mean_k, self.draft_cost)
+
+    @property
+    def with_verify(self) -> float | None:
+        """The same with what verifying costs here."""
+        if self.textbook is None or self.one is None:
+            return None
+        return predicted(self.alpha, self.mean_k, self.draft_cost, interpolated(self.verify, self.mean_k + 1) / self.one)  # type: ignore[arg-type]
+
+    @property
+    def with_pauses(self) -> float | None:
+        """The same again, over all rounds: those without a draft bring one token in T(1)."""
+        if self.with_verify is None:
+            return None
+        share = len(self.with_draft) / len(self.rounds)
+        tokens = expected_tokens(self.alpha, self.mean_k)  # type: ignore[arg-type]
+        cost = tokens / self.with_verify
+        return (share * tokens + 1 - share) / (share * cost + 1 - share)
+
+    @property
+    def factors(self) -> Factors | None:
+        """The three factors as this lane measured them; None as long as nothing was judged or calibrated."""
+        if self.alpha is None or self.draft_cost is None or self.one is None:
+            return None
+        known: list[float] = []
+        for position in self.positions:
+            if position.judged < LEAST_JUDGED or position.conditional is None:
+                break
+            known.append(position.conditional)
+        verify = tuple((positions, seconds / self.one) for positions, seconds in self.verify)
+        return Factors(tuple(known), self.alpha, self.draft_cost, verify, self.hits or 1.0)
+
+    # --- resources -----------------------------------------------------------------------------
+
+    @property
+    def draft_model(self) -> ModelAbout | None:
+        key = self.trace.about.lanes[self.lane].draft_model
+        return next((model for model in self.trace.about.models if model.key == key), None) if key is not None else None
+
+    @property
+    def extra_weights(self) -> int | None:
+        if self.trace.about.lanes[self.lane].draft_model is None:
+            return 0  # lookups hold none, an early exit the target's own
+        return self.draft_model.weight_bytes if self.draft_model is not None else None
+
+    @property
+    def extra_cache(self) -> int:
+        return max((one.judged.draft_bytes or 0 for one in self.rounds), default=0)
+
+    @property
+    def prefills(self) -> int:
+        """Forwards that read the prompt: the lane's own, or those of the race that read it once for several lanes."""
+        own = shared = 0
+        handed_out = False
+        for owner, event in self.trace.events:
+            if not isinstance(event, PromptRead):
+                continue
+            if owner is None:  # lanes of another model or prompt have a reading of their own, behind the copies of this one
+                shared, handed_out = (1 if handed_out else shared + 1), False
+            elif event.reused:
+                handed_out = True
+                if owner == self.lane:
+                    return shared
+            elif owner == self.lane:
+                own += 1
+        return own
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Stages of this lane for which a server that speculates would refuse the request."""
+        return tuple(stage.stage for stage in self.trace.about.lanes[self.lane].stages if stage.stage in REFUSED and not stage.idle)
+
+    @property
+    def over(self) -> bool:
+        return next(self.trace.of(self.lane, Finished), None) is not None
+
+
+def ledger(trace: Trace, lane: int) -> Ledger:
+    """The books of a lane as far as it has come."""
+    rounds: list[Round] = []
+    judged: DraftJudged | None = None
+    for event in trace.of(lane, DraftJudged, StepTimed):
+        if isinstance(event, DraftJudged):
+            judged = event
+        elif judged is not None:
+            rounds.append(Round(judged, event.seconds))
+            judged = None
+    return Ledger(trace, lane, tuple(rounds), next(trace.of(lane, VerifyCalibrated), None), plain_lane(trace, lane))
+
+
+def speculates(trace: Trace, lane: int) -> bool:
+    return trace.about.lanes[lane].strategy in PLAIN
+
+
+def plain_lane(trace: Trace, lane: int) -> int | None:
+    """The lane of this race that does the same without guesses: model, prompt, stages, limits; the seed is the race's."""
+    own = trace.about.lanes[lane]
+    wanted = PLAIN.get(own.strategy)
+
+    def settings(about: Any) -> tuple[Any, ...]:
+        stages = tuple((stage.stage, stage.knobs) for stage in about.stages if not stage.idle)
+        branch = None if about.branch is None else about.branch.get("tokens")
+        return about.model, about.prompt_ids, stages, about.max_new_tokens, about.stop, branch, about.server
+
+    return next((number for number, other in enumerate(trace.about.lanes) if other.strategy == wanted and settings(other) == settings(own)), None)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def identity(books: Ledger) -> tuple[tuple[Text, str], ...]:
+    """Who ran what, where: the block that stands before the numbers."""
+    about, trace = books.trace.about.lanes[books.lane], books.trace
+    model, draft = model_of(trace, books.lane), books.draft_model
+    knobs = ", ".join(f"{name}={value}" for name, value in about.knobs.items() if value not in ("", None) and name != "recorded")
+    stages = " → ".join(stage.stage for stage in about.stages if not stage.idle) or "–"
+    versions = " · ".join(f"{name} {version}" for name, version in trace.about.versions.items())
+    return (
+        (Text("target", "目标模型"), _model_words(model)),
+        (Text("draft model", "草稿模型"), _model_words(draft) if draft is not None else "–"),
+        (Text("strategy and its settings", "策略及其设置"), f"{about.strategy}: {knobs}"[:400]),
+        (Text("stages, in order", "各阶段（按顺序）"), stages),
+        (Text("seed", "种子"), str(trace.about.request.get("seed", "–"))[:20]),
+        (Text("prompt, in tokens", "提示词（词元数）"), str(len(about.prompt_ids))),
+        (Text("machine", "机器"), f"{trace.about.machine} · {trace.about.created}"[:200]),
+        (Text("versions", "版本"), versions[:200] or "–"),
+    )
+
+
+def _model_words(model: ModelAbout | None) -> str:
+    if model is None:
+        return "–"
+    return " · ".join(str(part) for part in (model.name, model.revision and model.revision[:12], model.dtype, model.device) if part)
+
+
+def rows(books: Ledger) -> tuple[Row, ...]:
+    """Every line of the ledger, in order; a number that isn't known is None."""
+    return (*_counts(books), *_rates(books), *_times(books), *_speed(books), *_resources(books))
+
+
+def _counts(books: Ledger) -> list[Row]:
+    n, m = len(books.rounds), len(books.with_draft)
+    first = sum(1 for event in books.trace.of(books.lane, TokenChosen) if event.position == 0 and event.origin == "plain")
+
+    def count(name: str, value: int, en: str, zh: str, formula: str | None = None, unit: str = "tokens") -> Row:
+        return Row("counts", name, Quantity(value, unit, "measured", Text(en, zh), formula))
+
+    return [
+        count("forwards", n, "target forwards (rounds)", "目标模型前向次数（轮）", unit="1"),
+        count("prefills", books.prefills, "prompt forwards (prefill)", "提示词前向次数（预填充）", unit="1"),
+        count("with_draft", m, "rounds with at least one guess", "至少有一个猜测的轮", f"of {n} rounds", "1"),
+        count("without_draft", n - m, "rounds without a guess", "没有猜测的轮", f"of {n} rounds", "1"),
+        Row(
+            "counts",
+            "hit_rate",
+            Quantity(
+                books.hits, "1", "derived", Text("hit rate of the drafter", "起草器命中率"), "rounds with a guess / rounds in which it was asked"
+            ),
+        ),
+        count("drafted", books.drafted, "guessed", "猜测"),
+        count("accepted", books.accepted, "accepted by the rule", "按规则接受", f"of {books.drafted} guessed"),
+        count("emitted", books.states["accepted"], "accepted and written", "接受并写出", f"of {books.drafted} guessed"),
+        count("cut", books.states["cut"], "accepted, but behind the end of the text", "接受但在文本结尾之后", f"of {books.drafted} guessed"),
+        count("rejected", books.states["rejected"], "rejected", "被拒绝", f"of {books.drafted} guessed"),
+        count(
+            "never_judged", books.states["never_judged"], "never judged: behind a rejection", "未判定：在被拒者之后", f"of {books.drafted} guessed"
+        ),
+        count("behind_the_end", books.behind_the_end, "guesses thrown away because the text ended", "因文本结束而作废的猜测"),
+        count("resampled", books.origins["resampled"], "resampled after a rejection", "拒绝后重新抽取", f"of {books.tokens} written by rounds"),
+        count("bonus", books.origins["bonus"], "bonus after full acceptance", "全部接受后的奖励词元", f"of {books.tokens} written by rounds"),
+        count(
+            "plain",
+            books.origins["plain"] + first,
+            "plain: no draft before it",
+            "普通：之前没有草稿",
+            "rounds without a guess + the prompt's first token",
+        ),
+        count("rolled_back", books.rolled_back, "KV positions rolled back", "回滚的 KV 位置", "Σ (1 + guesses − tokens written)"),
+    ]
+
+
+def _rates(books: Ledger) -> list[Row]:
+    m, n = len(books.with_draft), len(books.rounds)
+
+    def rate(name: str, value: float | None, en: str, zh: str, formula: str, unit: str = "1") -> Row:
+        return Row("rates", name, Quantity(value, unit, "derived", Text(en, zh), formula))
+
+    found = [
+        rate("acceptance_rate", books.acceptance_rate, "acceptance rate", "接受率", f"accepted / guessed = {books.accepted} / {books.drafted}"),
+        rate("alpha", books.alpha, "α: accepted of those judged", "α：已判定者的接受率", f"accepted / judged = {books.accepted} / {books.judged}"),
+        rate(
+            "acceptance_length", books.acceptance_length, "mean acceptance length (vLLM)", "平均接受长度（vLLM）",
+            f"1 + accepted / rounds with a guess = 1 + {books.accepted} / {m}", "tokens per round",
+        ),
+        rate(
+            "tokens_per_forward", books.tokens_per_forward, "tokens per target forward, rounds without a guess included",
+            "每次目标前向的词元数（含没有猜测的轮）", f"written by rounds / rounds = {books.tokens} / {n}", "tokens per forward",
+        ),
+    ]  # fmt: skip
+    for position in books.positions:
+        i = position.position + 1
+        found.append(
+            rate(
+                f"position_{i}", position.unconditional, f"accepted at guess {i}, of all drafts", f"第 {i} 个猜测被接受（占全部草稿）",
+                f"accepted here / rounds with a guess = {position.accepted} / {position.drafts}",
+            )
+        )  # fmt: skip
+        found.append(
+            rate(
+                f"position_{i}_judged", position.conditional, f"accepted at guess {i}, of those judged", f"第 {i} 个猜测被接受（占已判定者）",
+                f"accepted here / judged here = {position.accepted} / {position.judged}",
+            )
+        )  # fmt: skip
+    for accepted, rounds_so in enumerate(books.histogram):
+        label = Text(f"rounds with {accepted} accepted", f"接受 {accepted} 个的轮")
+        found.append(Row("rates", f"histogram_{accepted}", Quantity(rounds_so, "rounds", "measured", label, f"of {m} rounds with a guess")))
+    return found
+
+
+_PART_LABELS = {
+    "draft": Text("drafting", "起草"),
+    "verify": Text("verifying (the forward)", "验证（前向）"),
+    "select": Text("stages and choice", "各阶段与选择"),
+    "rollback": Text("rollback of the cache", "缓存回滚"),
+    "other": Text("everything else", "其余"),
+}
+
+
+def _times(books: Ledger) -> list[Row]:
+    whole = sum(one.seconds for one in books.rounds)
+    found = []
+    for part in PARTS:
+        seconds = sum(one.part(part) for one in books.rounds) if books.rounds else None
+        share = f"{seconds / whole:.1%} of {whole * 1e3:.0f} ms in rounds" if seconds is not None and whole > 0 else None
+        found.append(Row("time", f"time_{part}", Quantity(seconds, "s", "measured", _PART_LABELS[part], share)))
+    repeats = books.calibrated.repeats if books.calibrated is not None else 0
+    for positions, seconds in books.verify:
+        label = Text("T(1): a forward of one position", "T(1)：一个位置的前向") if positions == 1 else Text(
+            f"T_verify({positions - 1}): a forward of {positions} positions", f"T_verify({positions - 1})：{positions} 个位置的前向"
+        )  # fmt: skip
+        ratio = f", {seconds / books.one:.2f} × T(1)" if books.one and positions > 1 else ""
+        found.append(Row("time", f"verify_{positions}", Quantity(seconds, "s", "measured", label, f"calibration: median of {repeats}{ratio}")))
+    if not books.verify:
+        found.append(Row("time", "verify_1", Quantity(None, "s", "measured", Text("T(1)", "T(1)"), "calibration: not made")))
+    if books.calibrated is not None and books.calibrated.draft is not None:
+        label = Text("one token of the drafter", "起草器的一个词元")
+        found.append(Row("time", "draft_token", Quantity(books.calibrated.draft, "s", "measured", label, f"calibration: median of {repeats}")))
+    cost = Text("c: a guess, in plain steps", "c：一个猜测的代价（以普通步计）")
+    found.append(Row("time", "draft_cost", Quantity(books.draft_cost, "× T(1)", "derived", cost, "(Σ draft / guessed) / T(1)")))
+    return found
+
+
+def _speed(books: Ledger) -> list[Row]:
+    gains = books.gains
+    won, lost = sum(gain.won for gain in gains if gain.won > 0), sum(gain.won for gain in gains if gain.won < 0)
+    k = "–" if books.mean_k is None else f"{books.mean_k:.2f}"
+
+    def row(name: str, value: float | None, unit: str, how: Any, en: str, zh: str, formula: str) -> Row:
+        return Row("speed", name, Quantity(value, unit, how, Text(en, zh), formula))
+
+    return [
+        row(
+            "speed_up", books.speed_up, "×", "measured", "speed-up over the plain lane of this race", "相对本场普通通道的加速",
+            "seconds per token behind the first: plain lane / this lane",
+        ),
+        row(
+            "textbook", books.textbook, "×", "estimated", "predicted, verifying as cheap as one step", "预测（验证与一步同价）",
+            f"(1 − α^(k+1)) / ((1 − α)(kc + 1)), k = {k} guesses per draft",
+        ),
+        row(
+            "with_verify", books.with_verify, "×", "estimated", "predicted with the measured cost of verifying", "预测（用实测验证代价）",
+            "(1 − α^(k+1)) / ((1 − α)(kc + T_verify(k) / T(1)))",
+        ),
+        row(
+            "with_pauses", books.with_pauses, "×", "estimated", "the same, with the rounds that had no guess", "同上，并计入没有猜测的轮",
+            f"{len(books.with_draft)} of {len(books.rounds)} rounds as above, the rest one token in T(1)",
+        ),
+        row("plain_step", books.plain_step, "s", "measured", "a step of the plain lane", "普通通道的一步", "median, the first step left out"),
+        row(
+            "won", won if gains else None, "s", "derived", "won in rounds that were faster", "较快的轮赢得",
+            "Σ (tokens × plain step − round), where above 0",
+        ),
+        row(
+            "lost", -lost if gains else None, "s", "derived", "lost in rounds that were slower", "较慢的轮损失",
+            "Σ (round − tokens × plain step), where above 0",
+        ),
+        row("gain", gains[-1].total if gains else None, "s", "derived", "won less lost", "净赢得", "Σ (tokens × plain step − round)"),
+    ]  # fmt: skip
+
+
+def _resources(books: Ledger) -> list[Row]:
+    weights, cache = Text("extra weights", "额外权重"), Text("extra KV cache, at most", "额外 KV 缓存（最多）")
+    held = books.extra_cache if books.rounds else None
+    return [
+        Row("resources", "extra_weights", Quantity(books.extra_weights, "B", "measured", weights, "weights of the draft model")),
+        Row("resources", "extra_cache", Quantity(held, "B", "measured", cache, "of the draft model")),
+    ]
+
+
+def refusal(books: Ledger) -> Text:
+    """What a server that speculates would say to this lane's request."""
+    if not books.refused:
+        return Text(
+            "A vLLM server that speculates refuses min-p and logit bias; this lane uses neither.",
+            "开启投机解码的 vLLM 服务器会拒绝 min-p 和 logit bias；此通道均未使用。",
+        )
+    return Text(
+        "A vLLM server that speculates would refuse this lane: {stages} can't be used with it there.",
+        "开启投机解码的 vLLM 服务器会拒绝此通道：{stages} 不能与之同用。",
+    ).filled(stages=", ".join(books.refused))
+
+
+# --- verdict --------------------------------------------------------------------------------------
+
+
+def verdict(books: Ledger) -> Text:
+    """Whether it paid, in one sentence; a loss as plain as a win."""
+    if not books.rounds:
+        return Text("Nothing has been guessed yet.", "还没有任何猜测。")
+    per_forward, rate = books.tokens_per_forward or 0.0, books.acceptance_rate
+    so_far, so_far_zh = ("", "") if books.over else ("So far: ", "到目前为止：")
+    accepted = f"{books.accepted} of {books.drafted} guesses accepted" if rate is not None else "no guess was made"
+    accepted_zh = f"{books.drafted} 个猜测中接受 {books.accepted} 个" if rate is not None else "没有做出猜测"
+    if books.speed_up is None:
+        known = books.with_pauses
+        estimate = "" if known is None else f" (its own calibration suggests {known:.2f}×, estimated)"
+        estimate_zh = "" if known is None else f"（按自身校准估计为 {known:.2f}×）"
+        return Text(
+            f"{so_far}{accepted}, {per_forward:.2f} tokens per target forward; whether it paid was not measured: "
+            f"this race has no plain lane with the same settings{estimate}.",
+            f"{so_far_zh}{accepted_zh}，每次目标前向 {per_forward:.2f} 个词元；是否划算没有测量：本场没有相同设置的普通通道{estimate_zh}。",
+        )
+    speed = books.speed_up
+    # tokens per forward / speed-up = what a round costs in the plain lane's seconds per token
+    cost = per_forward / speed
+    because = f"{accepted}, {per_forward:.2f} tokens per target forward, and a round took {cost:.2f} times a plain step"
+    because_zh = f"{accepted_zh}，每次目标前向 {per_forward:.2f} 个词元，而一轮耗时为普通一步的 {cost:.2f} 倍"
+    if abs(speed - 1) < SAME_SPEED:
+        return Text(f"{so_far}It made no difference ({speed:.2f}×): {because}.", f"{so_far_zh}没有差别（{speed:.2f}×）：{because_zh}。")
+    if speed > 1:
+        return Text(f"{so_far}It paid: {speed:.2f} times as fast as the plain lane. {because[0].upper()}{because[1:]}.",
+                    f"{so_far_zh}划算：速度是普通通道的 {speed:.2f} 倍。{because_zh}。")  # fmt: skip
+    return Text(f"{so_far}It lost: {speed:.2f} times as fast as the plain lane. {because[0].upper()}{because[1:]}.",
+                f"{so_far_zh}亏损：速度只有普通通道的 {speed:.2f} 倍。{because_zh}。")  # fmt: skip

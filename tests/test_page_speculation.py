@@ -1,0 +1,162 @@
+# ruff: noqa: F401, F811  (fixtures are imported, and named again as arguments)
+"""Speculative decoding in a real browser: rounds, origins, ledger and factors from a record without a model, and live on the default model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import Page, expect
+
+from playground import presets
+from playground.trace import Trace
+from tests.test_page import Opener, address, browser, lane, open_bare, open_page, request, wait_for_parting, without_model
+from tests.test_page_beams import play_to_the_end
+from tests.test_page_opened import open_file
+from tests.toy_drafts import draft_trace
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+
+def asked_so(trace: Trace) -> Trace:
+    """The trace with a request that the page can take over, as every real trace has one."""
+    lanes = [{"name": about.name, "strategy": about.strategy, "knobs": dict(about.knobs), "max_new_tokens": 20} for about in trace.about.lanes]
+    trace.about.request.update({"prompt": {"text": "a prompt"}, "lanes": lanes, "seed": 1})
+    return trace
+
+
+def open_drafts(page: Page, folder: Path, trace: Trace, lane: int = 1) -> None:
+    file = folder / "drafts.json"
+    file.write_text(asked_so(trace).to_json(), encoding="utf-8")
+    wait_for_parting(page)
+    open_file(page, file)
+    page.wait_for_function("window.__playground.replay.name.startsWith('opened-')", timeout=60_000)
+    play_to_the_end(page)
+    page.locator(".strip").nth(lane).locator(".token").first.click()
+    page.keyboard.press("Escape")
+    page.locator("#playground-tab-speculation").click()
+
+
+def test_every_token_tells_where_it_comes_from(open_bare: Opener, tmp_path: Path) -> None:
+    page = open_bare(reduced_motion="reduce")
+    open_drafts(page, tmp_path, draft_trace())
+    strip = page.locator(".strip").nth(1)
+    counts = {origin: strip.locator(f'.token[data-origin="{origin}"]').count() for origin in ("accepted", "resampled", "bonus", "plain")}
+    assert counts == {"accepted": 8, "resampled": 2, "bonus": 2, "plain": 3}
+    # By default a speculative lane is coloured by origin, and the four have four shapes of line.
+    lines = {
+        origin: strip.locator(f'.token[data-origin="{origin}"]').first.evaluate("(node) => getComputedStyle(node).textDecorationStyle")
+        for origin in counts
+    }
+    assert lines == {"accepted": "solid", "resampled": "wavy", "bonus": "double", "plain": "dotted"}
+    expect(page.locator(".legend.origins li")).to_have_count(4)
+    page.get_by_role("button", name="Entropy").click()
+    expect(page.locator(".legend.origins")).to_have_count(0)
+    assert strip.locator('.token[data-origin="bonus"]').first.evaluate("(node) => getComputedStyle(node).textDecorationLine") == "none"
+    page.get_by_role("button", name="Origin").click()
+    strip.locator('.token[data-origin="resampled"]').first.click()
+    told = page.locator(".popover .draft-told")
+    expect(told).to_contain_text("was rejected here: p 0.50, q 1, accept probability 0.50, die u = 0.250")
+
+
+def test_the_rounds_are_walked_by_the_keyboard_and_select_their_tokens(open_bare: Opener, tmp_path: Path) -> None:
+    page = open_bare(reduced_motion="reduce")
+    open_drafts(page, tmp_path, draft_trace())
+    rounds = page.locator(".draft-round")
+    expect(rounds).to_have_count(7)
+    expect(rounds.nth(0).locator(".draft-guess.accepted")).to_have_count(3)
+    expect(rounds.nth(1).locator(".draft-cut + .draft-guess.rejected + .draft-guess.never")).to_have_count(1)
+    expect(rounds.nth(6).locator(".draft-guess.cut")).to_have_count(1)
+    expect(rounds.nth(6).locator(".draft-extra")).to_have_count(0)
+    # Times to one scale: 70 ms (less what nobody counted) beside 45 ms.
+    widths = [rounds.nth(n).locator(".draft-part.verifying").bounding_box()["width"] for n in (0, 2)]
+    assert widths[1] / widths[0] == pytest.approx(35 / 60, abs=0.03)
+    rounds.nth(1).click()
+    strip = page.locator(".strip").nth(1)
+    expect(strip.locator(".token.of-round")).to_have_count(2)
+    expect(strip.locator(".token.selected")).to_have_attribute("data-position", "6")
+    detail = page.locator(".draft-detail")
+    expect(detail.locator("tbody tr")).to_have_count(3)
+    expect(detail.locator("tbody tr").nth(1)).to_contain_text("✗ rejected")
+    page.keyboard.press("ArrowDown")
+    expect(rounds.nth(2)).to_have_attribute("aria-selected", "true")
+    expect(detail).to_contain_text("the drafter found nothing")
+    page.keyboard.press("End")
+    expect(strip.locator(".token.of-round")).to_have_count(2)
+    expect(rounds.nth(6)).to_be_focused()
+
+
+def test_the_ledger_says_what_won_and_the_factors_ask_what_if(open_bare: Opener, tmp_path: Path) -> None:
+    page = open_bare(reduced_motion="reduce")
+    open_drafts(page, tmp_path, draft_trace())
+    expect(page.locator(".draft-verdict")).to_contain_text("It paid: 1.27 times as fast as the plain lane")
+    row = page.locator('.draft-ledger tr[data-row="acceptance_rate"]')
+    expect(row).to_contain_text("0.643")
+    expect(row).to_contain_text("accepted / guessed = 9 / 14")
+    expect(page.locator('.draft-ledger tr[data-row="speed_up"]')).to_contain_text("1.27")
+    expect(page.locator(".draft-same")).to_contain_text("15 of 15 compared are equal (float32)")
+    alpha = page.locator('.draft-factor[data-factor="alpha"]')
+    expect(alpha).to_contain_text("0.82")
+    expect(alpha).to_contain_text("measured")
+    page.locator(".draft-factor-box").scroll_into_view_if_needed()
+    expect(page.locator(".draft-run")).to_have_text(re.compile(r"Run it with k = \d+"), timeout=20_000)
+    alpha.locator("input").evaluate("(slider) => { slider.value = '0'; slider.dispatchEvent(new Event('input')); }")
+    expect(alpha).to_contain_text("estimated")
+    expect(page.locator(".draft-run")).to_have_text("No k pays here: plain decoding is fastest")
+    page.get_by_role("button", name="Back to measured").click()
+    expect(alpha).to_contain_text("measured")
+    # The plain lane has no guesses: the tab goes.
+    page.locator(".lane").first.click(position={"x": 120, "y": 6})
+    expect(page.locator("#playground-tab-speculation")).to_be_hidden()
+
+
+def test_a_lane_without_a_plain_one_is_offered_it(open_bare: Opener, tmp_path: Path) -> None:
+    page = open_bare(reduced_motion="reduce")
+    open_drafts(page, tmp_path, draft_trace(plain=False), lane=0)
+    expect(page.locator(".draft-verdict")).to_contain_text("whether it paid was not measured")
+    expect(page.get_by_role("button", name="Add the plain lane and run")).to_be_visible()
+
+
+def test_speculation_on_a_phone_in_chinese_fits(open_bare: Opener, tmp_path: Path) -> None:
+    page = open_bare(
+        viewport={"width": 390, "height": 844}, locale="zh-CN", color_scheme="dark", has_touch=True, is_mobile=True, reduced_motion="reduce"
+    )
+    wait_for_parting(page)
+    file = tmp_path / "drafts.json"
+    file.write_text(asked_so(draft_trace()).to_json(), encoding="utf-8")
+    open_file(page, file)
+    page.wait_for_function("window.__playground.replay.name.startsWith('opened-')", timeout=60_000)
+    play_to_the_end(page)
+    page.locator(".lane-tab").nth(1).click()
+    page.locator("#playground-tab-speculation").click()
+    expect(page.locator(".draft-verdict")).to_contain_text("划算")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_pair_runs_live_on_the_default_model(open_page: Opener) -> None:
+    copying = presets.pair("copying")
+    asked = {**copying, "lanes": [{**one, "max_new_tokens": 28} for one in copying["lanes"]]}
+    page = open_page(asked)
+    page.locator("[data-ref=run]").click()
+    expect(page.locator(".lane").nth(1).locator(".token").first).to_be_visible(timeout=120_000)
+    page.locator(".lane").nth(1).click(position={"x": 120, "y": 6})
+    page.locator("#playground-tab-speculation").click()
+    page.wait_for_function("window.__playground.run.phase === 'done'", timeout=240_000)
+    tokens = page.evaluate("window.__playground.run.tokens")
+    assert tokens[0] == tokens[1]
+    expect(page.locator(".draft-verdict")).to_contain_text("times as fast as the plain lane", timeout=20_000)
+    expect(page.locator(".draft-same")).to_contain_text("28 of 28 compared are equal")
+    assert page.locator(".draft-guess.accepted").count() > 0
+    shown = page.locator(".draft-round").count()
+    assert int(page.locator('.draft-ledger tr[data-row="forwards"] .draft-value').inner_text()) == shown
+    # The settings of the lane show the chosen drafter's knobs alone.
+    page.get_by_role("button", name="Settings of speculative").click()
+    expect(page.locator('[data-knob="ngram_max"]')).to_be_visible()
+    for other in ("suffix_min", "exit_layer", "recorded", "draft_model", "confidence"):
+        expect(page.locator(f'[data-knob="{other}"]')).to_have_count(0)
+    page.locator('[data-knob="drafter"] select').select_option("recorded")
+    expect(page.locator('[data-knob="recorded"] textarea')).to_be_visible()
+    expect(page.locator('[data-knob="ngram_max"]')).to_have_count(0)
