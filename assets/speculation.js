@@ -68,6 +68,11 @@ Object.assign(TEXTS, {
   draft_run_k: { en: "Run it with k = {k}", zh: "以 k = {k} 运行" },
   draft_run_plain: { en: "No k pays here: plain decoding is fastest", zh: "没有划算的 k：普通解码最快" },
   draft_same: { en: "The same as the target?", zh: "与目标模型相同吗？" },
+  draft_test: { en: "Test it: {draws} short draws with and without guesses", zh: "检验：有无猜测各抽取 {draws} 次" },
+  draft_testing: { en: "Testing: {done} of {draws} draws each. A run goes first.", zh: "检验中：各 {done} / {draws} 次抽取。运行优先。" },
+  draft_test_help: { en: "χ² over the pairs of second and third token, rare pairs pooled, seeds all different.", zh: "对第二、第三个词元组成的对做 χ² 检验，罕见的对合并，种子各不相同。" },
+  draft_round_name: { en: "Round {round}", zh: "第 {round} 轮" },
+  draft_unit_rounds: { en: "rounds", zh: "轮" },
   draft_ledger: { en: "The ledger", zh: "账本" },
   draft_ledger_what: { en: "what", zh: "项目" },
   draft_ledger_value: { en: "value", zh: "数值" },
@@ -280,7 +285,7 @@ class SpeculationPanel {
     const key = `${app.run.id}.${lane}`;
     if (this.shown !== key) {
       this.shown = key;
-      Object.assign(this, { lane, tables: null, curve: null, loaded: null, moved: {}, k: null, told: null });
+      Object.assign(this, { lane, tables: null, curve: null, loaded: null, moved: {}, k: null, told: null, test: null });
       this.rounds.clear(log);
       this.forget();
       for (const box of [this.table, this.same, this.verdict, this.offer, this.factors, this.sum]) box.replaceChildren();
@@ -335,7 +340,7 @@ class SpeculationPanel {
     const uid = app.run.uids[this.lane];
     const count = written(round);
     if (count) app.select(uid, round.p + count - 1);
-    app.lanes.card(uid)?.strip.mark(round.p, round.p + count);
+    app.lanes.card(uid)?.strip.frame(round.p, round.p + count);
     const shown = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
     const facts = [
       round.f ? t(`draft_source_${round.f}`, { count: round.m ?? "?" }) : null, round.l && round.g.length ? t(`draft_limit_${round.l}`) : null,
@@ -344,7 +349,7 @@ class SpeculationPanel {
       [["draft_bar_draft", 0], ["draft_bar_verify", 1]].map(([key, index]) => `${t(key)} ${milliseconds(round.s[index])}`).join(", "),
     ].filter(Boolean);
     const rows = round.g.map(([, name, state, q, p, accept, u]) => [name, `${GUESS_SIGNS[state]} ${t(`draft_word_${GUESS_STATES[state]}`)}`, shown(p), shown(q), shown(accept), shown(u)]);
-    this.detail.replaceChildren(el("p", {}, el("b", {}, `${t("draft_rounds")} · ${round.r + 1}`), ` · ${facts.join(" · ")}`),
+    this.detail.replaceChildren(el("p", {}, el("b", {}, t("draft_round_name", { round: round.r + 1 })), ` · ${facts.join(" · ")}`),
       ...(rows.length ? [tableOf([[t("draft_guess"), t("draft_verdict_word"), "p", "q", t("draft_accept"), "u"], ...rows])] : []));
   }
 
@@ -368,8 +373,12 @@ class SpeculationPanel {
     const here = app.request.lanes.some((lane) => lane.uid === uid) && app.request.lanes.length < app.declarations.limits.lanes;
     const add = tables.plain === null && here ? el("button.primary", { type: "button", disabled: !app.whole || app.live || !app.ready, onclick: () => this.addPlain(uid) }, t("draft_add_plain")) : null;
     this.offer.replaceChildren(...[add].filter(Boolean));
-    this.same.replaceChildren(el("p", {}, said(tables.same)));
-    const shown = (row) => (row.unit === "1" && !Number.isInteger(row.value) && row.value !== null ? row.value.toFixed(3) : quantity(row.value, row.unit === "1" ? "" : row.unit).join(" ").trim());
+    this.drawSame();
+    const shown = (row) => {
+      if (row.value !== null && row.unit === "1") return Number.isInteger(row.value) ? String(row.value) : row.value.toFixed(3);
+      const [value, unit] = row.unit.includes(" ") ? [row.value?.toFixed(2) ?? "–", ""] : quantity(row.value, row.unit);
+      return `${value} ${TEXTS[`draft_unit_${unit}`] ? t(`draft_unit_${unit}`) : unit}`.trim();
+    };
     const body = [];
     const group = (text) => body.push(el("tr.draft-group", {}, el("th", { colspan: "4", scope: "colgroup" }, text)));
     group(t("draft_identity"));
@@ -377,7 +386,7 @@ class SpeculationPanel {
     for (const [name, label] of Object.entries(tables.groups)) {
       group(said(label));
       for (const row of tables.rows.filter((one) => one.group === name)) {
-        body.push(el("tr", { "data-row": row.name }, el("th", { scope: "row" }, said(row.label)), el("td.draft-value", {}, shown(row)), el("td.muted", {}, t(`how_${row.how}`)), el("td.draft-formula", {}, row.formula ?? "")));
+        body.push(el("tr", { "data-row": row.name }, el("th", { scope: "row" }, said(row.label)), el("td.draft-value", {}, shown(row)), el("td.muted", {}, t(`how_${row.how}`)), el("td.draft-formula", {}, said(row.formula))));
       }
     }
     group(t("draft_server"));
@@ -385,6 +394,25 @@ class SpeculationPanel {
     this.table.replaceChildren(el("div.table-wrap", { tabindex: "0" }, el("table", {},
       el("thead", {}, el("tr", {}, ["what", "value", "how", "formula"].map((key) => el("th", { scope: "col" }, t(`draft_ledger_${key}`))))), el("tbody", {}, body))));
     this.drawFactors();
+  }
+
+  /** The words on the plain lane, and for a lane that draws the test of its distribution. */
+  drawSame(test = this.test) {
+    const { app, tables } = this;
+    this.test = test;
+    const draws = app.run.about?.lanes[this.lane].strategy === "speculative_sample";
+    const begin = el("button.secondary.small.draft-test", { type: "button", disabled: !app.whole || !app.ready || app.live || test?.state === "running", onclick: () => this.ask(true) }, t("draft_test", { draws: test?.draws ?? 200 }));
+    const told = test?.state === "running" ? t("draft_testing", test) : test?.verdict ? said(test.verdict) : test?.error ? said(test.error.text) : t("draft_test_help");
+    this.same.replaceChildren(el("p", {}, said(tables.same)), ...(draws ? [el("div.row", {}, begin, el("span", { class: test?.error ? "error" : test?.verdict ? "draft-test-told" : "muted", "aria-live": "polite" }, told))] : []));
+  }
+
+  /** Begin the test, or look how far it is; it ends when nobody looks any more. */
+  async ask(begin = false) {
+    const { app, shown } = this;
+    const answer = await app.call("same_test", app.run.id, this.lane, begin);
+    if (this.shown !== shown) return;
+    this.drawSame(answer.state ? answer : { state: "failed", error: answer.error });
+    if (answer.state === "running") setTimeout(() => this.shown === shown && this.ask(), 1000);
   }
 
   /** The plain lane before the speculative one: what it does without guesses. */

@@ -202,7 +202,7 @@ class Strip {
   }
 
   /** Frame the tokens of one round of speculation, from one position up to another. */
-  mark(from, to) {
+  frame(from, to) {
     for (const node of this.marked ?? []) node.classList.remove("of-round");
     this.marked = this.nodes.slice(from, to);
     for (const node of this.marked) node.classList.add("of-round");

@@ -1,4 +1,4 @@
-"""The same work without a browser: `python -m playground compare | replay | record | models | bench`."""
+"""The same work without a browser: `python -m playground compare | load | replay | record | models | bench`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from playground.errors import BadValue, PlaygroundError, Text
 EPILOG = """lanes are written as a strategy and its knobs:
   --lane greedy --lane "sample temperature=0.8 top_p=0.95" --lane "sample top_k=50 order=vllm stop='###'"
 besides knobs a lane takes name=, model=, server=, order=transformers|vllm|a,b,c, defaults=off|inherit, max_new_tokens= and stop=."""
+
+LOAD_EPILOG = "Ctrl-C ends the experiment and prints what was measured. Without a server: --show, --metrics or --bench."
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,11 +41,23 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--align", action="store_true", help="lanes take turns by step instead of by time used")
     compare.add_argument("--json", metavar="FILE", help="write the whole trace to a file")
     _device(compare)
+    _load_arguments(commands.add_parser("load", help="compare a speculating server with a plain one under load, and say which k", epilog=LOAD_EPILOG))
     replay = commands.add_parser("replay", help="play a saved trace again at its recorded pace, and print its table; needs no model")
     replay.add_argument("file", metavar="FILE", help="what --json or the page's download wrote, or a recording (.json.gz)")
     replay.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="times the recorded pace, or inf (default 1)")
     record = commands.add_parser("record", help="make the recordings anew that ship with the app, on the default model")
     record.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
+    same = commands.add_parser(
+        "same", help="test whether a lane that speculates writes the same distribution as without guesses", epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    same.add_argument("--prompt", required=True, metavar="TEXT", help="the text that every draw answers")
+    same.add_argument("--raw", action="store_true", help="give the model the bare text to continue")
+    same.add_argument("--model", metavar="ID", help="a catalog id, a Hub id, a folder or a .gguf file (default: the embedded model)")
+    same.add_argument("--lane", metavar="LANE", default="speculative_sample drafter=early_exit drafting=probabilistic", help="the lane (%(default)s)")
+    same.add_argument("--draws", type=_count(20), default=200, metavar="N", help="how many short draws with and without speculation (default 200)")
+    same.add_argument("--seed", metavar="S", default="0", help="what every die follows from (default 0)")
+    _device(same)
     models = commands.add_parser("models", help="list the models that can be named")
     models.set_defaults(command="models")
     bench = commands.add_parser("bench", help="measure decoding against transformers' generate, the stream, and thirty people at once")
@@ -52,6 +66,51 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--tokens", type=_count(4), default=60, help="tokens per run (default 60)")
     bench.add_argument("--only", choices=("decode", "stream", "viewers", "visitors", "servers"), help="measure only one part")
     return top
+
+
+def _load_arguments(load: argparse.ArgumentParser) -> None:
+    load.add_argument("servers", nargs="*", metavar="BASELINE SPECULATIVE", help="two servers, by name or address; the same one twice is restarted")
+    load.add_argument("--concurrency", type=_numbers(int), metavar="1,2,4", help="streams at once (default 1,2,4,8)")
+    load.add_argument("--rate", type=_numbers(float), metavar="1,2.5", help="requests per second instead, sent at random times (Poisson)")
+    load.add_argument("--repeats", type=_count(1), default=3, metavar="N", help="how often each load is measured on each server (default 3)")
+    load.add_argument("--requests", type=_count(1), metavar="N", help="requests per measurement (default: every prompt once, at least 2 per stream)")
+    load.add_argument("--prompts", metavar="FILE", help='JSONL with "prompt" or "messages" per line (default: the shipped set of 40)')
+    load.add_argument("--max-new-tokens", type=_count(2), default=128, metavar="N", help="tokens per answer at most (default 128)")
+    load.add_argument("--ignore-eos", action="store_true", help="write on to that number whatever the model says")
+    load.add_argument(
+        "--lane", default="greedy", metavar="LANE", help='how tokens are chosen, as in compare: "sample temperature=0.8" (default greedy)'
+    )
+    load.add_argument("--seed", type=_count(0), default=0, metavar="S", help="what the arrival times and the dice follow from (default 0)")
+    load.add_argument("--no-unique-prefixes", action="store_true", help="leave prompts as they are: a cached prefix then makes the TTFT better")
+    load.add_argument(
+        "--warm-up", type=_count(0), metavar="N", help="requests before each load that are left out (default: one per stream, at most 8)"
+    )
+    load.add_argument("--slo-ttft", type=_above_zero, metavar="MS", help="goodput counts requests with at most this TTFT")
+    load.add_argument("--slo-tpot", type=_above_zero, metavar="MS", help="goodput counts requests with at most this TPOT")
+    load.add_argument("--speculative-config", metavar="JSON", help="the speculating server's, to be written out again with the best k")
+    load.add_argument("--json", metavar="FILE", help="write the whole result to a file")
+    load.add_argument("--markdown", metavar="FILE", nargs="?", const="-", help="a row per request too; to FILE, or to standard output")
+    load.add_argument("--show", metavar="FILE", help="print the tables of a saved result; needs no server")
+    load.add_argument(
+        "--metrics", nargs=2, metavar=("BEFORE", "AFTER"), help="read two saved /metrics pages of one server instead of running anything"
+    )
+    load.add_argument("--seconds", type=_above_zero, metavar="S", help="with --metrics: the time between the two")
+    load.add_argument("--bench", nargs=2, metavar=("BASELINE", "SPECULATIVE"), help="read two results of `vllm bench serve --save-result` instead")
+
+
+def _numbers(kind: Callable[[str], float]) -> Callable[[str], list[float]]:
+    """An argument that is a list of numbers above 0."""
+
+    def numbers(text: str) -> list[float]:
+        try:
+            found = [kind(part) for part in text.split(",")]
+        except ValueError:
+            found = []
+        if not found or not all(0 < number < 1e6 for number in found):
+            raise argparse.ArgumentTypeError(f"must be numbers above 0, as in 1,2,4, got {text!r}")
+        return found
+
+    return numbers
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -63,6 +122,14 @@ def _count(least: int) -> Callable[[str], int]:
         return int(text)
 
     return count
+
+
+def _above_zero(text: str) -> float:
+    """An argument that is a number above 0, and no inf."""
+    number = _speed(text)
+    if number == float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
 
 
 def _speed(text: str) -> float:
@@ -85,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what the user can mend is one line on standard error and exit code 2."""
     options = parser().parse_args(arguments)
     try:
-        return {"compare": compare, "replay": replay, "record": record, "models": models, "bench": bench}[options.command](options)
+        commands = {"compare": compare, "load": load, "replay": replay, "record": record, "same": same, "models": models, "bench": bench}
+        return commands[options.command](options)
     except PlaygroundError as error:
         print(f"error: {error.text.en}", file=sys.stderr)
         return 2
@@ -140,6 +208,119 @@ def compare(options: argparse.Namespace) -> int:
     if options.json:
         Path(options.json).write_text(trace.to_json(), encoding="utf-8")
     return 0
+
+
+def load(options: argparse.Namespace) -> int:
+    from playground.measures import server_pasted
+    from playground.measures.server_load import LoadResult
+    from playground.records import load_table
+
+    config = _config(options.speculative_config)
+    if options.metrics or options.bench:
+        first, second = (_read(Path(file), server_pasted.MOST_BENCH_BYTES) for file in options.metrics or options.bench)
+        if options.bench:
+            pasted = server_pasted.from_bench(first, second)
+        else:
+            pasted = server_pasted.from_snapshots(first.decode("utf-8", "replace"), second.decode("utf-8", "replace"), options.seconds)
+        print(load_table.pasted_markdown(pasted))
+        if options.json:
+            _writable(Path(options.json))
+            Path(options.json).write_text(json.dumps(pasted.to_json(), ensure_ascii=False, indent=1), encoding="utf-8")
+        return 0
+    for file in (options.json, options.markdown):
+        if file not in (None, "-"):
+            _writable(Path(file))
+    result = LoadResult.from_json(_read(Path(options.show), 10**8)) if options.show else _run_load(options)
+    _print_load(result, options.markdown, config)
+    if options.json:
+        Path(options.json).write_text(result.to_json(), encoding="utf-8")
+    return 0 if any(cell.whole for cell in result.cells) else 2
+
+
+def _print_load(result: Any, file: str | None, config: dict[str, Any] | None) -> None:
+    from playground.measures import server_k
+    from playground.records import load_table
+
+    verdict = server_k.which_k(result, config)
+    print(load_table.markdown(result, verdict, requests=file == "-"))
+    if file not in (None, "-"):
+        Path(file).write_text(load_table.markdown(result, verdict, requests=True) + "\n", encoding="utf-8")
+
+
+def _run_load(options: argparse.Namespace) -> Any:
+    """Run the experiment with a progress line; a server given twice is restarted by whoever sits at the terminal."""
+    from playground.backends import servers
+    from playground.experiments import load as loads
+    from playground.experiments import prompts
+    from playground.measures.server_load import Slo
+    from playground.request import words_to_raw
+
+    if len(options.servers) != 2:
+        raise BadValue(
+            "load_servers",
+            Text(
+                "Name two servers, the baseline first; the same one twice if it is to be restarted.",
+                "请给出两台服务器，基线在前；若要重启同一台，请写两次。",
+            ),
+        )
+    lane = words_to_raw(options.lane)
+    if unused := set(lane) - {"strategy", "knobs"}:
+        raise BadValue(
+            "load_lane", Text("A load takes a strategy and its knobs, not {name}.", "负载只接受策略及其参数，不接受 {name}。"), name=sorted(unused)[0]
+        )
+    chosen = loads.levels(options.concurrency or (() if options.rate else (1, 2, 4, 8)), options.rate or ())
+    slo = Slo(*(None if limit is None else limit / 1e3 for limit in (options.slo_ttft, options.slo_tpot)))
+    asked = loads.LoadOptions(
+        levels=chosen, repeats=options.repeats, requests=options.requests, max_new_tokens=options.max_new_tokens,
+        strategy=lane.get("strategy", "greedy"), knobs=lane.get("knobs", {}), seed=options.seed, unique_prefixes=not options.no_unique_prefixes,
+        warm_up=options.warm_up, ignore_eos=options.ignore_eos, slo=slo,
+    )  # fmt: skip
+    chosen_prompts = prompts.load(Path(options.prompts)) if options.prompts else prompts.shipped()
+    experiment = loads.LoadExperiment(*map(servers.resolve, options.servers), chosen_prompts, asked)
+    bar = ProgressBar(1)
+    signal.signal(signal.SIGINT, lambda *_: experiment.stop())  # Ctrl-C keeps what was measured
+    failed = 0
+    for step in experiment:
+        if isinstance(step, loads.RestartWanted):
+            bar.close()
+            if step.problem is not None:
+                print(step.problem.en, file=sys.stderr)
+            print(f"The baseline is measured. Restart {step.server} with --speculative-config, then press Enter.", file=sys.stderr)
+            if not sys.stdin.readline():
+                experiment.stop()
+            experiment.resume()
+        elif isinstance(step, loads.RequestEnded):
+            failed += not step.request.whole
+            tail = f", {failed} failed" if failed else ""
+            bar.say(f"{step.done} of {step.of} requests{tail} · {step.side}, {step.level.text.en}, repeat {step.repeat + 1}", step.done / step.of)
+        elif isinstance(step, loads.CellBegan):
+            bar.say(f"{step.done} of {step.of} requests · {step.side}, {step.level.text.en}, repeat {step.repeat + 1}", step.done / step.of)
+        elif isinstance(step, loads.LoadEnded):
+            bar.close()
+            return step.result
+    raise AssertionError("an experiment ends with its result")
+
+
+def _config(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BadValue("speculative_config", Text("--speculative-config is a JSON object.", "--speculative-config 应为 JSON 对象。"))
+    return found
+
+
+def _read(path: Path, most: int) -> bytes:
+    """A file that somebody names, as far as it may be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        text = Text("Can't read {path}: {reason}.", "无法读取 {path}：{reason}。")
+        raise BadValue("file", text, path=path, reason=error.strerror or error) from error
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -242,6 +423,28 @@ def record(options: argparse.Namespace) -> int:
     )
     recordings.DECLARED.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def same(options: argparse.Namespace) -> int:
+    from playground.backends import catalog
+    from playground.experiments.same_as_target import same_as_target
+    from playground.request import Request, words_to_raw
+
+    raw = {"prompt": {"text": options.prompt, "chat": False if options.raw else None}, "model": options.model, "seed": options.seed}
+    request = Request.from_json({**raw, "lanes": [words_to_raw(options.lane)]})
+    known = catalog.Catalog()
+    bar = ProgressBar(options.draws)
+
+    def load(model: str | None) -> catalog.LoadedModel:
+        return known.get(model, options.device, options.dtype, lambda progress: bar.say(progress.text.en, progress.fraction))
+
+    def told(done: int) -> None:
+        bar.say(f"{done} of {options.draws} draws", done / options.draws)
+
+    found = same_as_target(request, request.lanes[0], load, options.draws, told)
+    bar.close()
+    print(found.verdict.en)
+    return 0 if not found.significant else 1
 
 
 def models(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ CLASSIC_PROMPT = "Explain why KV cache matters for LLM serving in three bullets.
 #: Each preset is a lane as plain values: `Lane.from_json` checks it like any other.
 PRESETS: tuple[tuple[Text, dict[str, Any]], ...] = (
     (Text("greedy", "贪心"), {"name": "greedy", "strategy": "greedy"}),
+    (Text("beam 4", "束搜索，4 束"), {"name": "beam 4", "strategy": "beam", "knobs": {"num_beams": 4}}),
     # `generate` inherits top-k 50 from the library when it samples: the lane says so, one click removes it.
     (
         Text("top-p 0.95, temperature 0.8", "top-p 0.95，温度 0.8"),
@@ -44,11 +45,11 @@ PRESETS: tuple[tuple[Text, dict[str, Any]], ...] = (
     ),
     (
         Text("speculative: n-gram lookup, greedy", "投机解码：n-gram 查找，贪心"),
-        {"name": "speculative", "strategy": "speculative_greedy", "knobs": {"drafter": "ngram", "k": 8}},
+        {"name": "speculative", "strategy": "speculative_greedy", "knobs": {"drafter": "ngram", "k": 6, "schedule": "fixed"}},
     ),
 )
 
-#: Guesses by n-gram lookup, up to eight a round; how many is adapted to what they are worth.
+#: Guesses by n-gram lookup, always as many as k: what they win and lose is plain to see. The strategy's own default adapts.
 SPECULATIVE = PRESETS[-1][1]
 
 CODE = """class Account:
@@ -77,7 +78,7 @@ PAIRS: dict[str, tuple[Text, str]] = {
     ),
 }
 
-CLASSIC_LANES = tuple(lane for _, lane in PRESETS[:3])
+CLASSIC_LANES = tuple(lane for _, lane in PRESETS[:4])
 
 
 def classic() -> dict[str, Any]:

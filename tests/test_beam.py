@@ -268,10 +268,12 @@ def test_ends_cannot_crowd_out_the_beams_that_go_on() -> None:
     for seed in range(4):
         model = ToyModel(size=8, seed=seed)
         model.table[:, :, [3, 4]] += 8.0
-        expected = slow_search(lambda ids, model=model: model.distribution(ids).log(), (1, 2), 2, 5, penalty=3.0, eos=(3, 4))
-        events = search(model.fork(), beam(num_beams=2, length_penalty=3.0), prompt=(1, 2), max_new_tokens=5, eos=(3, 4))
+        expected = slow_search(lambda ids, model=model: model.distribution(ids).log(), (1, 2), 3, 5, penalty=3.0, eos=(3, 4))
+        events = search(model.fork(), beam(num_beams=3, length_penalty=3.0), prompt=(1, 2), max_new_tokens=5, eos=(3, 4))
         assert [list(hypothesis.tokens) for hypothesis in ranking(events).hypotheses] == [output for _, output in expected]
-        assert all(len(step.candidates) == 6 for step in steps_of(events)) and len(steps_of(events)) > 1
+        first, second, *_ = steps_of(events)
+        assert len(first.candidates) == 8 and len(second.candidates) == 9  # all 8 tokens after one beam, 3 · 3 after three
+        assert sum(candidate.ended is None for candidate in second.candidates) == 3
 
 
 @pytest.mark.parametrize(("beams", "groups"), [(4, 2), (4, 4), (6, 3), (6, 1)])

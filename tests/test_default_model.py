@@ -80,30 +80,31 @@ def test_a_stop_string_in_chinese_is_found_across_byte_tokens(default_model: Loa
 
 
 @pytest.mark.parametrize(
-    ("knobs", "tokens_wanted"),
-    [({"num_beams": 4}, 60), ({"num_beams": 3, "length_penalty": 2.0, "early_stopping": "never", "num_return_sequences": 3}, 40)],
-    ids=str,
+    ("prompt", "knobs", "most"),
+    [
+        (CLASSIC_PROMPT, {"num_beams": 4}, 30),
+        ("Name three colours.", {"num_beams": 3, "length_penalty": 2.0, "early_stopping": "never", "num_return_sequences": 3}, 20),
+    ],
 )
 def test_beam_search_equals_generate_token_for_token_and_score_for_score(
-    default_model: LoadedModel, knobs: dict[str, Any], tokens_wanted: int
+    default_model: LoadedModel, prompt: str, knobs: dict[str, Any], most: int
 ) -> None:
-    for prompt in (CLASSIC_PROMPT, "Name three colours."):
-        ids = torch.tensor([catalog.render(default_model, prompt).ids])
-        theirs = default_model.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens_wanted, do_sample=False, output_scores=True,
-            return_dict_in_generate=True, **knobs,
-        )  # fmt: skip
-        trace = run(default_model, {"strategy": "beam", "knobs": knobs, "max_new_tokens": tokens_wanted}, prompt=prompt)
-        (ranked,) = trace.of(0, BeamsRanked)
-        for hypothesis, sequence, score in zip(ranked.hypotheses, theirs.sequences, theirs.sequences_scores, strict=False):
-            expected = sequence[ids.shape[1] :].tolist()
-            assert list(hypothesis.tokens) == expected[: len(hypothesis.tokens)]
-            assert set(expected[len(hypothesis.tokens) :]) <= {default_model.tokenizer.pad_token_id}
-            assert hypothesis.ranked == pytest.approx(float(score), abs=1e-4)
-        assert [chosen.token for chosen in trace.output(0)] == list(ranked.hypotheses[0].tokens)
-        assert Trace.from_json(trace.to_json()) == trace
-        known = trace.names(trace.about.models[0].key)
-        assert all(candidate.token in known for step in trace.of(0, BeamsAdvanced) for candidate in step.candidates)
+    ids = torch.tensor([catalog.render(default_model, prompt).ids])
+    theirs = default_model.model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False, output_scores=True, return_dict_in_generate=True, **knobs
+    )
+    trace = run(default_model, {"strategy": "beam", "knobs": knobs, "max_new_tokens": most}, prompt=prompt)
+    (ranked,) = trace.of(0, BeamsRanked)
+    assert ranked.returned == len(theirs.sequences)
+    for hypothesis, sequence, score in zip(ranked.hypotheses, theirs.sequences, theirs.sequences_scores, strict=False):
+        expected = sequence[ids.shape[1] :].tolist()
+        assert list(hypothesis.tokens) == expected[: len(hypothesis.tokens)]
+        assert set(expected[len(hypothesis.tokens) :]) <= {default_model.tokenizer.pad_token_id}
+        assert hypothesis.ranked == pytest.approx(float(score), abs=1e-4)
+    assert [chosen.token for chosen in trace.output(0)] == list(ranked.hypotheses[0].tokens)
+    assert Trace.from_json(trace.to_json()) == trace
+    known = trace.names(trace.about.models[0].key)
+    assert all(candidate.token in known for step in trace.of(0, BeamsAdvanced) for candidate in step.candidates)
 
 
 def test_beams_hold_a_row_of_the_cache_each(default_model: LoadedModel) -> None:
@@ -137,7 +138,7 @@ def test_speculation_without_dice_writes_the_plain_lanes_tokens(default_model: L
     knobs = {"temperature": 0.4} if base == "sample" else {}
     plain = tokens(run(default_model, {"strategy": base, "knobs": knobs, "max_new_tokens": 40}, prompt=COPYING, seed=1))
     own: dict[str, Any] = {
-        "suffix": {"suffix_min": 1},
+        "suffix": {"suffix_min": 1, "earlier_runs": False},  # the plain lane is an earlier run: nothing would be rejected
         "recorded": {"recorded": " ".join(f"#{token}" for at, token in enumerate(plain) if at % 9 != 4)},
         "early_exit": {"exit_layer": 29},
         "draft_model": {"draft_model": catalog.DEFAULT},

@@ -70,7 +70,7 @@ def test_eight_beams_and_eighty_steps_draw_as_they_come(open_bare: Opener, tmp_p
         draws += 1
     each = (busy() - began) / draws
     print(f"8 beams × 80 steps: {draws} drawings of the page, {1000 * each:.0f} ms of its thread each: {1 / each:.1f} updates a second at most")
-    assert page.evaluate("window.__playground.stats.tree.steps") - drawn >= 75  # the first steps came with the click
+    assert draws >= 3 and page.evaluate("window.__playground.stats.tree.steps") - drawn >= draws  # some steps came before the pause was heard
     assert 1 / each >= 8
     kept = sum(len(step.living) for step in tree.steps)
     expect(page.locator(".beam-node.living, .beam-node.best, .beam-node.dead")).to_have_count(kept + 8)  # and the eight that finished

@@ -21,16 +21,9 @@ from tests.toy_drafts import draft_trace
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 
-def asked_so(trace: Trace) -> Trace:
-    """The trace with a request that the page can take over, as every real trace has one."""
-    lanes = [{"name": about.name, "strategy": about.strategy, "knobs": dict(about.knobs), "max_new_tokens": 20} for about in trace.about.lanes]
-    trace.about.request.update({"prompt": {"text": "a prompt"}, "lanes": lanes, "seed": 1})
-    return trace
-
-
 def open_drafts(page: Page, folder: Path, trace: Trace, lane: int = 1) -> None:
     file = folder / "drafts.json"
-    file.write_text(asked_so(trace).to_json(), encoding="utf-8")
+    file.write_text(trace.to_json(), encoding="utf-8")
     wait_for_parting(page)
     open_file(page, file)
     page.wait_for_function("window.__playground.replay.name.startsWith('opened-')", timeout=60_000)
@@ -126,7 +119,7 @@ def test_speculation_on_a_phone_in_chinese_fits(open_bare: Opener, tmp_path: Pat
     )
     wait_for_parting(page)
     file = tmp_path / "drafts.json"
-    file.write_text(asked_so(draft_trace()).to_json(), encoding="utf-8")
+    file.write_text(draft_trace().to_json(), encoding="utf-8")
     open_file(page, file)
     page.wait_for_function("window.__playground.replay.name.startsWith('opened-')", timeout=60_000)
     play_to_the_end(page)

@@ -550,11 +550,12 @@ def test_the_draft_model_reads_the_prompt_before_the_lane_or_in_it() -> None:
     assert len([read for read in apart if isinstance(read, PromptRead)]) == 2  # the target's, then the drafter's
 
 
-def test_calibration_changes_nothing_and_is_not_the_lanes_time() -> None:
+@pytest.mark.parametrize("knobs", [{"drafter": "draft_model"}, {"drafter": "early_exit", "exit_layer": 1}], ids=lambda knobs: knobs["drafter"])
+def test_calibration_changes_nothing_and_is_not_the_lanes_time(knobs: dict[str, Any]) -> None:
     def events(calibrate: bool) -> list[Any]:
         task = toy_task(TransformersModel(tiny_model("qwen")), prompt_of("qwen"), max_new_tokens=12)
         task.draft_model, task.calibrate = TransformersModel(rough_model("qwen")), calibrate
-        return run_alone(task, lane("speculative_sample", drafter="draft_model", drafting="probabilistic", k=5, schedule="fixed"))
+        return run_alone(task, lane("speculative_sample", drafting="probabilistic", k=5, schedule="fixed", **knobs))
 
     with_it, without = events(True), events(False)
     assert tokens_of(with_it) == tokens_of(without)

@@ -97,5 +97,7 @@ def draft_trace(
         events.append((0, Finished("length", "max_new_tokens", 1.0)))
     events += [(len(lanes) - 1, event) for event in spec]
     events = [(lane, replace(event, at=0.01 * n) if isinstance(event, StepTimed | Finished) else event) for n, (lane, event) in enumerate(events)]
-    about = About({"seed": 1}, (model,), tuple(lanes), {}, "a machine", "2026-01-02T03:04:05+00:00", warm=True)
+    asked = [{"name": one.name, "strategy": one.strategy, "knobs": dict(one.knobs), "max_new_tokens": 20} for one in lanes]
+    request = {"prompt": {"text": "a prompt"}, "lanes": asked, "seed": 1}
+    about = About(request, (model,), tuple(lanes), {}, "a machine", "2026-01-02T03:04:05+00:00", warm=True)
     return Trace.from_json(Trace(about, events).to_json())

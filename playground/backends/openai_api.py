@@ -181,7 +181,7 @@ class StreamReader:
         if choice is None:
             return []
         text = _text_of(choice)
-        if ids := _ids(choice.get("prompt_token_ids")):
+        if ids := _ids(choice.get("prompt_token_ids")) or _ids(chunk.get("prompt_token_ids")):  # a completion's, a chat's
             self.prompt_ids = ids
         self.text += text
         if isinstance(choice.get("finish_reason"), str):

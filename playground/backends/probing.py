@@ -44,6 +44,10 @@ class Prober:
         """Take over what is known already."""
         self._known[entry, model] = can
 
+    def known(self, entry: ServerEntry, model: str | None = None) -> Capabilities | None:
+        """What was found out already, without asking anybody."""
+        return self._known.get((entry, model))
+
     def capabilities(self, entry: ServerEntry, model: str | None = None, again: bool = False) -> Capabilities:
         """What the server can do with a model (None: its first). Raises `PlaygroundError`."""
         with self._lock:

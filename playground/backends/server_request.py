@@ -6,11 +6,11 @@ A stage that the server doesn't know, or refuses as it was started, is refused h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from playground.backends.servers import Capabilities, ServerEntry
 from playground.engine.knobs import knobs_of, values_of
-from playground.engine.stages import ORDERS, LogitBias, Stage
+from playground.engine.stages import ORDERS, LogitBias, Stage, stages
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.request import EffectiveStage, Lane, Request, effective_stages
 from playground.trace import StageAbout
@@ -115,6 +115,18 @@ def server_request(request: Request, lane: Lane, entry: ServerEntry, can: Capabi
             model=can.model, server=entry.name, most=can.context, value=lane.max_new_tokens,
         )  # fmt: skip
     return ServerRequest(chat, body, _stages_about(active, can), tuple(notes))
+
+
+def refused_stages(can: Capabilities) -> dict[str, Literal["unknown", "refused"]]:
+    """The stages that can't run on a server: it has no name for them, or refuses them as it was started."""
+    found: dict[str, Literal["unknown", "refused"]] = {}
+    for name, stage in stages.all().items():
+        names = [_name_of(stage(), knob, can.kind) for knob in knobs_of(stage) if knob != "repetition_scope"]
+        if None in names:
+            found[name] = "unknown"
+        elif set(names) & set(can.refused):
+            found[name] = "refused"
+    return found
 
 
 def _telling(can: Capabilities, chat: bool) -> dict[str, Any]:

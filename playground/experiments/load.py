@@ -214,7 +214,7 @@ class _Server:
 
     @property
     def about(self) -> ServerAbout:
-        return ServerAbout(self.entry.name, self.can.kind, self.can.version, self.can.model, self.can.speculation)
+        return ServerAbout(self.entry.name, self.can.kind, self.can.version, self.can.model, self.can.speculation, on_this_host(self.entry))
 
 
 @dataclass

@@ -43,8 +43,11 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         }
     )  # fmt: skip
     notes, header = keys(look, [(colours.bar, "■", _WON), (colours.chosen, "▨", _LOST), (colours.text, "◆", _SUM)])
-    notes.append(note(look, origin(trace, look), x=0, xanchor="left", y=1, yanchor="bottom", yshift=header - 8))
-    header += LEGEND_ROW
+    told = origin(trace, look).split(" · ")
+    above = [" · ".join(told[-2:]), " · ".join(told[:-2])] if look.narrow else [" · ".join(told)]  # a phone has no room for it on one line
+    for row, words in enumerate(above):
+        notes.append(note(look, words, x=0, xanchor="left", y=1, yanchor="bottom", yshift=header - 8 + LEGEND_ROW * row))
+    header += LEGEND_ROW * len(above)
     return {
         "data": data,
         "layout": layout(

@@ -11,7 +11,7 @@ from playground.trace import DraftJudged, Trace
 EMPTY = Text("Nothing has been guessed yet.", "还没有任何猜测。")
 _ACCEPTED = Text("accepted guesses in a round", "一轮中被接受的猜测数")
 _ROUNDS = Text("rounds", "轮数")
-_NO_DRAFT = Text("no guess", "无猜测")
+_NO_DRAFT = Text("no<br>guess", "无<br>猜测")
 
 
 def _bars(trace: Trace, lane: int, look: Look) -> list[tuple[str, int, bool]]:
@@ -45,10 +45,10 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         "layout": layout(
             look,
             height=290,
-            margin={"l": 52, "r": 12, "t": 26, "b": 46},
+            margin={"l": 52, "r": 12, "t": 26, "b": 62},
             bargap=0.25,
             hovermode="closest",
-            xaxis=axis(look, type="category", title=title, showgrid=False),
+            xaxis=axis(look, type="category", title=title, showgrid=False, tickangle=0),
             yaxis=axis(look, rangemode="tozero", nticks=5, title={"text": look.say(_ROUNDS), "font": {"size": SMALL}}),
         ),
     }  # fmt: skip
@@ -70,7 +70,7 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
 def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
     """One row per bar."""
     bars = _bars(trace, lane or 0, look)
-    return [(look.say(_ACCEPTED), look.say(_ROUNDS)), *((name, str(rounds)) for name, rounds, _ in bars)] if bars else []
+    return [(look.say(_ACCEPTED), look.say(_ROUNDS)), *((name.replace("<br>", " "), str(rounds)) for name, rounds, _ in bars)] if bars else []
 
 
 FIGURE = Figure(

@@ -32,7 +32,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             {
                 "type": "bar", "x": x, "y": [rounded(value) for value in values], "name": look.say(name), "text": marks,
                 "textposition": "outside", "textfont": {"size": 11 if look.narrow else SMALL, "color": colours.text}, "cliponaxis": False,
-                "textangle": -90 if look.narrow or len(x) > 8 else 0,
+                "constraintext": "none", "textangle": -90 if look.narrow or len(x) > 8 else 0,
                 "marker": {"color": colour, "pattern": {"shape": pattern, "fgcolor": colours.surface, "bgcolor": colour, "size": 7}},
                 "hovertemplate": "%{x}: %{y} (%{text})",
             }

@@ -102,6 +102,10 @@ def said(factors: Factors) -> Text:
             "没有划算的 k：普通解码（k = 0）最快。k = 1 时为 {speed} ×。",
         ).filled(speed=f"{points[1].speed_up:.2f}")
     told = Text("Best is k = {k}: {speed} × plain decoding.", "最佳为 k = {k}：普通解码的 {speed} 倍。").filled(k=top.k, speed=f"{top.speed_up:.2f}")
+    if top.estimated:
+        told = Text(f"{told.en} That lies beyond what was measured: estimated.", f"{told.zh}这超出了实测范围：为估计值。")
+    if top.k == points[-1].k:
+        return Text(f"{told.en} More guesses might pay even more.", f"{told.zh}更多猜测也许更划算。")
     if even is None:
         return Text(
             f"{told.en} Every k up to {points[-1].k} behind it is still faster than plain.", f"{told.zh}此后直到 {points[-1].k} 的 k 仍快于普通解码。"

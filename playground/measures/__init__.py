@@ -22,7 +22,8 @@ class Quantity:
     unit: str
     how: How
     label: Text
-    formula: str | None = None
+    formula: str | Text | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"value": self.value, "unit": self.unit, "how": self.how, "label": self.label.to_json(), "formula": self.formula}
+        formula = self.formula.to_json() if isinstance(self.formula, Text) else self.formula
+        return {"value": self.value, "unit": self.unit, "how": self.how, "label": self.label.to_json(), "formula": formula}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
@@ -277,7 +278,9 @@ class Ledger:
             if position.judged < LEAST_JUDGED or position.conditional is None:
                 break
             known.append(position.conditional)
-        verify = tuple((positions, seconds / self.one) for positions, seconds in self.verify)
+        # More positions never cost less: where a measurement says so, it was disturbed.
+        seconds = accumulate((seconds for _, seconds in self.verify), max)
+        verify = tuple((positions, taken / self.one) for (positions, _), taken in zip(self.verify, seconds, strict=True))
         return Factors(tuple(known), self.alpha, self.draft_cost, verify, self.hits or 1.0)
 
     # --- resources -----------------------------------------------------------------------------
@@ -392,78 +395,120 @@ def _counts(books: Ledger) -> list[Row]:
     n, m = len(books.rounds), len(books.with_draft)
     first = sum(1 for event in books.trace.of(books.lane, TokenChosen) if event.position == 0 and event.origin == "plain")
 
-    def count(name: str, value: int, en: str, zh: str, formula: str | None = None, unit: str = "tokens") -> Row:
+    def count(name: str, value: int, en: str, zh: str, formula: Text | None = None, unit: str = "tokens") -> Row:
         return Row("counts", name, Quantity(value, unit, "measured", Text(en, zh), formula))
 
     return [
         count("forwards", n, "target forwards (rounds)", "目标模型前向次数（轮）", unit="1"),
         count("prefills", books.prefills, "prompt forwards (prefill)", "提示词前向次数（预填充）", unit="1"),
-        count("with_draft", m, "rounds with at least one guess", "至少有一个猜测的轮", f"of {n} rounds", "1"),
-        count("without_draft", n - m, "rounds without a guess", "没有猜测的轮", f"of {n} rounds", "1"),
+        count("with_draft", m, "rounds with at least one guess", "至少有一个猜测的轮", Text(f"of {n} rounds", f"共 {n} 轮"), "1"),
+        count("without_draft", n - m, "rounds without a guess", "没有猜测的轮", Text(f"of {n} rounds", f"共 {n} 轮"), "1"),
         Row(
             "counts",
             "hit_rate",
             Quantity(
-                books.hits, "1", "derived", Text("hit rate of the drafter", "起草器命中率"), "rounds with a guess / rounds in which it was asked"
+                books.hits,
+                "1",
+                "derived",
+                Text("hit rate of the drafter", "起草器命中率"),
+                Text("rounds with a guess / rounds in which it was asked", "有猜测的轮 / 被询问的轮"),
             ),
         ),
         count("drafted", books.drafted, "guessed", "猜测"),
-        count("accepted", books.accepted, "accepted by the rule", "按规则接受", f"of {books.drafted} guessed"),
-        count("emitted", books.states["accepted"], "accepted and written", "接受并写出", f"of {books.drafted} guessed"),
-        count("cut", books.states["cut"], "accepted, but behind the end of the text", "接受但在文本结尾之后", f"of {books.drafted} guessed"),
-        count("rejected", books.states["rejected"], "rejected", "被拒绝", f"of {books.drafted} guessed"),
+        count("accepted", books.accepted, "accepted by the rule", "按规则接受", Text(f"of {books.drafted} guessed", f"共 {books.drafted} 个猜测")),
         count(
-            "never_judged", books.states["never_judged"], "never judged: behind a rejection", "未判定：在被拒者之后", f"of {books.drafted} guessed"
+            "emitted",
+            books.states["accepted"],
+            "accepted and written",
+            "接受并写出",
+            Text(f"of {books.drafted} guessed", f"共 {books.drafted} 个猜测"),
+        ),
+        count(
+            "cut",
+            books.states["cut"],
+            "accepted, but behind the end of the text",
+            "接受但在文本结尾之后",
+            Text(f"of {books.drafted} guessed", f"共 {books.drafted} 个猜测"),
+        ),
+        count("rejected", books.states["rejected"], "rejected", "被拒绝", Text(f"of {books.drafted} guessed", f"共 {books.drafted} 个猜测")),
+        count(
+            "never_judged",
+            books.states["never_judged"],
+            "never judged: behind a rejection",
+            "未判定：在被拒者之后",
+            Text(f"of {books.drafted} guessed", f"共 {books.drafted} 个猜测"),
         ),
         count("behind_the_end", books.behind_the_end, "guesses thrown away because the text ended", "因文本结束而作废的猜测"),
-        count("resampled", books.origins["resampled"], "resampled after a rejection", "拒绝后重新抽取", f"of {books.tokens} written by rounds"),
-        count("bonus", books.origins["bonus"], "bonus after full acceptance", "全部接受后的奖励词元", f"of {books.tokens} written by rounds"),
+        count(
+            "resampled",
+            books.origins["resampled"],
+            "resampled after a rejection",
+            "拒绝后重新抽取",
+            Text(f"of {books.tokens} written by rounds", f"各轮共写出 {books.tokens} 个"),
+        ),
+        count(
+            "bonus",
+            books.origins["bonus"],
+            "bonus after full acceptance",
+            "全部接受后的奖励词元",
+            Text(f"of {books.tokens} written by rounds", f"各轮共写出 {books.tokens} 个"),
+        ),
         count(
             "plain",
             books.origins["plain"] + first,
             "plain: no draft before it",
             "普通：之前没有草稿",
-            "rounds without a guess + the prompt's first token",
+            Text("rounds without a guess + the prompt's first token", "没有猜测的轮 + 提示词之后的第一个词元"),
         ),
-        count("rolled_back", books.rolled_back, "KV positions rolled back", "回滚的 KV 位置", "Σ (1 + guesses − tokens written)"),
+        count(
+            "rolled_back",
+            books.rolled_back,
+            "KV positions rolled back",
+            "回滚的 KV 位置",
+            Text("Σ (1 + guesses − tokens written)", "Σ（1 + 猜测数 − 写出词元数）"),
+        ),
     ]
 
 
 def _rates(books: Ledger) -> list[Row]:
     m, n = len(books.with_draft), len(books.rounds)
 
-    def rate(name: str, value: float | None, en: str, zh: str, formula: str, unit: str = "1") -> Row:
-        return Row("rates", name, Quantity(value, unit, "derived", Text(en, zh), formula))
+    def rate(name: str, value: float | None, label: Text, formula: Text, counts: str, unit: str = "1") -> Row:
+        return Row("rates", name, Quantity(value, unit, "derived", label, Text(f"{formula.en} = {counts}", f"{formula.zh} = {counts}")))
 
     found = [
-        rate("acceptance_rate", books.acceptance_rate, "acceptance rate", "接受率", f"accepted / guessed = {books.accepted} / {books.drafted}"),
-        rate("alpha", books.alpha, "α: accepted of those judged", "α：已判定者的接受率", f"accepted / judged = {books.accepted} / {books.judged}"),
         rate(
-            "acceptance_length", books.acceptance_length, "mean acceptance length (vLLM)", "平均接受长度（vLLM）",
-            f"1 + accepted / rounds with a guess = 1 + {books.accepted} / {m}", "tokens per round",
+            "acceptance_rate", books.acceptance_rate, Text("acceptance rate", "接受率"),
+            Text("accepted / guessed", "接受 / 猜测"), f"{books.accepted} / {books.drafted}",
         ),
         rate(
-            "tokens_per_forward", books.tokens_per_forward, "tokens per target forward, rounds without a guess included",
-            "每次目标前向的词元数（含没有猜测的轮）", f"written by rounds / rounds = {books.tokens} / {n}", "tokens per forward",
+            "alpha", books.alpha, Text("α: accepted of those judged", "α：已判定者的接受率"),
+            Text("accepted / judged", "接受 / 已判定"), f"{books.accepted} / {books.judged}",
+        ),
+        rate(
+            "acceptance_length", books.acceptance_length, Text("mean acceptance length (vLLM)", "平均接受长度（vLLM）"),
+            Text("1 + accepted / rounds with a guess", "1 + 接受 / 有猜测的轮"), f"1 + {books.accepted} / {m}", "tokens per round",
+        ),
+        rate(
+            "tokens_per_forward", books.tokens_per_forward,
+            Text("tokens per target forward, rounds without a guess included", "每次目标前向的词元数（含没有猜测的轮）"),
+            Text("written by rounds / rounds", "各轮写出 / 轮数"), f"{books.tokens} / {n}", "tokens per forward",
         ),
     ]  # fmt: skip
-    for position in books.positions:
-        i = position.position + 1
-        found.append(
-            rate(
-                f"position_{i}", position.unconditional, f"accepted at guess {i}, of all drafts", f"第 {i} 个猜测被接受（占全部草稿）",
-                f"accepted here / rounds with a guess = {position.accepted} / {position.drafts}",
-            )
-        )  # fmt: skip
-        found.append(
-            rate(
-                f"position_{i}_judged", position.conditional, f"accepted at guess {i}, of those judged", f"第 {i} 个猜测被接受（占已判定者）",
-                f"accepted here / judged here = {position.accepted} / {position.judged}",
-            )
-        )  # fmt: skip
+    for one in books.positions:
+        i = one.position + 1
+        of_all = Text(f"accepted at guess {i}, of all drafts", f"第 {i} 个猜测被接受（占全部草稿）")
+        of_judged = Text(f"accepted at guess {i}, of those judged", f"第 {i} 个猜测被接受（占已判定者）")
+        formulas = (
+            Text("accepted here / rounds with a guess", "此处接受 / 有猜测的轮"),
+            Text("accepted here / judged here", "此处接受 / 此处判定"),
+        )
+        found.append(rate(f"position_{i}", one.unconditional, of_all, formulas[0], f"{one.accepted} / {one.drafts}"))
+        found.append(rate(f"position_{i}_judged", one.conditional, of_judged, formulas[1], f"{one.accepted} / {one.judged}"))
+    of_rounds = Text(f"of {m} rounds with a guess", f"共 {m} 轮有猜测")
     for accepted, rounds_so in enumerate(books.histogram):
         label = Text(f"rounds with {accepted} accepted", f"接受 {accepted} 个的轮")
-        found.append(Row("rates", f"histogram_{accepted}", Quantity(rounds_so, "rounds", "measured", label, f"of {m} rounds with a guess")))
+        found.append(Row("rates", f"histogram_{accepted}", Quantity(rounds_so, "rounds", "measured", label, of_rounds)))
     return found
 
 
@@ -481,7 +526,11 @@ def _times(books: Ledger) -> list[Row]:
     found = []
     for part in PARTS:
         seconds = sum(one.part(part) for one in books.rounds) if books.rounds else None
-        share = f"{seconds / whole:.1%} of {whole * 1e3:.0f} ms in rounds" if seconds is not None and whole > 0 else None
+        share = (
+            Text(f"{seconds / whole:.1%} of {whole * 1e3:.0f} ms in rounds", f"占各轮 {whole * 1e3:.0f} 毫秒的 {seconds / whole:.1%}")
+            if seconds is not None and whole > 0
+            else None
+        )
         found.append(Row("time", f"time_{part}", Quantity(seconds, "s", "measured", _PART_LABELS[part], share)))
     repeats = books.calibrated.repeats if books.calibrated is not None else 0
     for positions, seconds in books.verify:
@@ -489,14 +538,32 @@ def _times(books: Ledger) -> list[Row]:
             f"T_verify({positions - 1}): a forward of {positions} positions", f"T_verify({positions - 1})：{positions} 个位置的前向"
         )  # fmt: skip
         ratio = f", {seconds / books.one:.2f} × T(1)" if books.one and positions > 1 else ""
-        found.append(Row("time", f"verify_{positions}", Quantity(seconds, "s", "measured", label, f"calibration: median of {repeats}{ratio}")))
+        found.append(
+            Row(
+                "time",
+                f"verify_{positions}",
+                Quantity(seconds, "s", "measured", label, Text(f"calibration: median of {repeats}{ratio}", f"校准：{repeats} 次的中位数{ratio}")),
+            )
+        )
     if not books.verify:
-        found.append(Row("time", "verify_1", Quantity(None, "s", "measured", Text("T(1)", "T(1)"), "calibration: not made")))
+        found.append(Row("time", "verify_1", Quantity(None, "s", "measured", Text("T(1)", "T(1)"), Text("calibration: not made", "未做校准"))))
     if books.calibrated is not None and books.calibrated.draft is not None:
         label = Text("one token of the drafter", "起草器的一个词元")
-        found.append(Row("time", "draft_token", Quantity(books.calibrated.draft, "s", "measured", label, f"calibration: median of {repeats}")))
+        found.append(
+            Row(
+                "time",
+                "draft_token",
+                Quantity(books.calibrated.draft, "s", "measured", label, Text(f"calibration: median of {repeats}", f"校准：{repeats} 次的中位数")),
+            )
+        )
     cost = Text("c: a guess, in plain steps", "c：一个猜测的代价（以普通步计）")
-    found.append(Row("time", "draft_cost", Quantity(books.draft_cost, "× T(1)", "derived", cost, "(Σ draft / guessed) / T(1)")))
+    found.append(
+        Row(
+            "time",
+            "draft_cost",
+            Quantity(books.draft_cost, "× T(1)", "derived", cost, Text("(Σ draft / guessed) / T(1)", "（Σ 起草 / 猜测数）/ T(1)")),
+        )
+    )
     return found
 
 
@@ -504,37 +571,51 @@ def _speed(books: Ledger) -> list[Row]:
     gains = books.gains
     won, lost = sum(gain.won for gain in gains if gain.won > 0), sum(gain.won for gain in gains if gain.won < 0)
     k = "–" if books.mean_k is None else f"{books.mean_k:.2f}"
+    with_draft, every = len(books.with_draft), len(books.rounds)
+    with_verify = "(1 − α^(k+1)) / ((1 − α)(kc + T_verify(k) / T(1)))"
 
-    def row(name: str, value: float | None, unit: str, how: Any, en: str, zh: str, formula: str) -> Row:
-        return Row("speed", name, Quantity(value, unit, how, Text(en, zh), formula))
+    def row(name: str, value: float | None, unit: str, how: Any, label: Text, formula: Text) -> Row:
+        return Row("speed", name, Quantity(value, unit, how, label, formula))
 
     return [
         row(
-            "speed_up", books.speed_up, "×", "measured", "speed-up over the plain lane of this race", "相对本场普通通道的加速",
-            "seconds per token behind the first: plain lane / this lane",
+            "speed_up", books.speed_up, "×", "measured", Text("speed-up over the plain lane of this race", "相对本场普通通道的加速"),
+            Text("seconds per token behind the first: plain lane / this lane", "首词元之后每词元秒数：普通通道 / 此通道"),
         ),
         row(
-            "textbook", books.textbook, "×", "estimated", "predicted, verifying as cheap as one step", "预测（验证与一步同价）",
-            f"(1 − α^(k+1)) / ((1 − α)(kc + 1)), k = {k} guesses per draft",
+            "textbook", books.textbook, "×", "estimated", Text("predicted, verifying as cheap as one step", "预测（验证与一步同价）"),
+            Text(
+                f"(1 − α^(k+1)) / ((1 − α)(kc + 1)), k = {k} guesses per draft",
+                f"(1 − α^(k+1)) / ((1 − α)(kc + 1))，每份草稿 k = {k} 个猜测",
+            ),
         ),
         row(
-            "with_verify", books.with_verify, "×", "estimated", "predicted with the measured cost of verifying", "预测（用实测验证代价）",
-            "(1 − α^(k+1)) / ((1 − α)(kc + T_verify(k) / T(1)))",
+            "with_verify", books.with_verify, "×", "estimated", Text("predicted with the measured cost of verifying", "预测（用实测验证代价）"),
+            Text(with_verify, with_verify),
         ),
         row(
-            "with_pauses", books.with_pauses, "×", "estimated", "the same, with the rounds that had no guess", "同上，并计入没有猜测的轮",
-            f"{len(books.with_draft)} of {len(books.rounds)} rounds as above, the rest one token in T(1)",
-        ),
-        row("plain_step", books.plain_step, "s", "measured", "a step of the plain lane", "普通通道的一步", "median, the first step left out"),
-        row(
-            "won", won if gains else None, "s", "derived", "won in rounds that were faster", "较快的轮赢得",
-            "Σ (tokens × plain step − round), where above 0",
+            "with_pauses", books.with_pauses, "×", "estimated", Text("the same, with the rounds that had no guess", "同上，并计入没有猜测的轮"),
+            Text(
+                f"{with_draft} of {every} rounds as above, the rest one token in T(1)",
+                f"{every} 轮中 {with_draft} 轮如上，其余每轮在 T(1) 内一个词元",
+            ),
         ),
         row(
-            "lost", -lost if gains else None, "s", "derived", "lost in rounds that were slower", "较慢的轮损失",
-            "Σ (round − tokens × plain step), where above 0",
+            "plain_step", books.plain_step, "s", "measured", Text("a step of the plain lane", "普通通道的一步"),
+            Text("median, the first step left out", "中位数，不计第一步"),
         ),
-        row("gain", gains[-1].total if gains else None, "s", "derived", "won less lost", "净赢得", "Σ (tokens × plain step − round)"),
+        row(
+            "won", won if gains else None, "s", "derived", Text("won in rounds that were faster", "较快的轮赢得"),
+            Text("Σ (tokens × plain step − round), where above 0", "Σ（词元数 × 普通一步 − 该轮），仅计大于 0 者"),
+        ),
+        row(
+            "lost", -lost if gains else None, "s", "derived", Text("lost in rounds that were slower", "较慢的轮损失"),
+            Text("Σ (round − tokens × plain step), where above 0", "Σ（该轮 − 词元数 × 普通一步），仅计大于 0 者"),
+        ),
+        row(
+            "gain", gains[-1].total if gains else None, "s", "derived", Text("won less lost", "净赢得"),
+            Text("Σ (tokens × plain step − round)", "Σ（词元数 × 普通一步 − 该轮）"),
+        ),
     ]  # fmt: skip
 
 
@@ -542,8 +623,12 @@ def _resources(books: Ledger) -> list[Row]:
     weights, cache = Text("extra weights", "额外权重"), Text("extra KV cache, at most", "额外 KV 缓存（最多）")
     held = books.extra_cache if books.rounds else None
     return [
-        Row("resources", "extra_weights", Quantity(books.extra_weights, "B", "measured", weights, "weights of the draft model")),
-        Row("resources", "extra_cache", Quantity(held, "B", "measured", cache, "of the draft model")),
+        Row(
+            "resources",
+            "extra_weights",
+            Quantity(books.extra_weights, "B", "measured", weights, Text("weights of the draft model", "草稿模型的权重")),
+        ),
+        Row("resources", "extra_cache", Quantity(held, "B", "measured", cache, Text("of the draft model", "草稿模型的缓存"))),
     ]
 
 

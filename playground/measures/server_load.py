@@ -185,13 +185,14 @@ class Cell:
 @_plain
 @dataclass(frozen=True)
 class ServerAbout:
-    """One of the two servers, as it answered when it was asked what it can do."""
+    """One of the two servers, as it answered when it was asked what it can do; `here` says that it runs on this client's host."""
 
     name: str
     kind: str
     version: str | None
     model: str
     speculation: bool | None
+    here: bool = False
 
 
 @_plain
@@ -349,8 +350,8 @@ class Spread:
 
 #: name → unit, how, label, formula. Times are in seconds.
 _NUMBERS: dict[str, tuple[str, How, Text, str | None]] = {
-    "requests": ("1", "measured", Text("requests answered", "已完成请求"), None),
-    "failed": ("1", "measured", Text("requests failed", "失败请求"), None),
+    "requests": ("requests", "measured", Text("requests answered", "已完成请求"), None),
+    "failed": ("requests", "measured", Text("requests failed", "失败请求"), None),
     "seconds_per_token": ("s", "derived", Text("seconds per token", "每词元秒数"), "Σ (E2E − TTFT) / Σ (n − 1)"),
     "throughput": ("1/s", "derived", Text("output tokens/s, all streams", "输出词元/秒（全部并发）"), "tokens of all requests / seconds of the cell"),
     "request_rate": ("1/s", "derived", Text("requests/s", "请求/秒"), "requests answered / seconds of the cell"),
@@ -359,10 +360,10 @@ _NUMBERS: dict[str, tuple[str, How, Text, str | None]] = {
     "acceptance_length": ("tokens", "derived", Text("mean acceptance length", "平均接受长度"), "1 + accepted / steps with a draft"),
     "tokens_per_forward": ("tokens", "derived", Text("tokens per target forward", "每次目标前向的词元数"), "tokens / forwards"),
     "tokens_per_chunk": ("tokens", "derived", Text("tokens per chunk", "每块词元数"), "tokens / chunks"),
-    "running": ("1", "reported", Text("requests running, most", "运行中请求（最多）"), "/metrics"),
-    "waiting": ("1", "reported", Text("requests waiting, most", "等待中请求（最多）"), "/metrics"),
+    "running": ("requests", "reported", Text("requests running, most", "运行中请求（最多）"), "/metrics"),
+    "waiting": ("requests", "reported", Text("requests waiting, most", "等待中请求（最多）"), "/metrics"),
     "kv_usage": ("1", "reported", Text("KV cache used, most", "KV 缓存占用（最高）"), "/metrics"),
-    "preemptions": ("1", "reported", Text("preemptions", "抢占次数"), "/metrics"),
+    "preemptions": ("times", "reported", Text("preemptions", "抢占次数"), "/metrics"),
     "prefix_hits": ("1", "derived", Text("prefix-cache hit rate", "前缀缓存命中率"), "Δ hits / Δ queries, in tokens, by /metrics"),
     "gpu_utilisation": ("1", "measured", Text("GPU busy, mean", "GPU 占用（平均）"), "mean of NVML samples, all GPUs of this host"),
     "gpu_memory": ("B", "measured", Text("GPU memory, most", "显存（最高）"), "NVML, all GPUs of this host"),

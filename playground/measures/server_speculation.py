@@ -11,6 +11,7 @@ the whole server's and say so; else nothing is known. No rate is made of a figur
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -86,6 +87,8 @@ def counters(text: str) -> Counters:
     try:
         for family in text_string_to_metric_families(text if text.endswith("\n") else text + "\n"):
             for sample in family.samples:
+                if not math.isfinite(sample.value):
+                    continue
                 name = sample.name.rpartition(":")[2]
                 if name == _PER_POSITION:
                     positions[int(sample.labels["position"])] += sample.value

@@ -110,7 +110,10 @@ RECORDINGS: tuple[Recording, ...] = (
     Recording(
         "not_copying",
         Text("Guessing ahead loses: a story to be invented", "预先猜测亏损：编一个故事"),
-        Text("The same guessing where nothing is copied: hardly a guess is right.", "同样的猜测，但没有可照抄的内容：几乎没有一个猜对。"),
+        Text(
+            "The same guessing where nothing is copied: hardly a guess is right, and verifying them costs all the same.",
+            "同样的猜测，但没有可照抄的内容：几乎没有一个猜对，而验证照样要付出代价。",
+        ),
         presets.pair("not_copying"),
     ),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def configuration(trace: Trace, index: int) -> str:
 def markdown(trace: Trace) -> str:
     """The record as a Markdown table, with where and when it was made under it."""
     about = trace.about
-    lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *(_line(row) for row in rows(trace))]
+    lines = [table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *(table_line(row) for row in rows(trace))]
     models = ", ".join(f"{model.name} ({', '.join(filter(None, (model.dtype, model.device)))})" for model in about.models)
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     lines += server_lines(trace)
@@ -99,7 +99,8 @@ def server_lines(trace: Trace) -> list[str]:
     return lines
 
 
-def _line(cells: Any) -> str:
+def table_line(cells: Any) -> str:
+    """One row of a Markdown table."""
     return "| " + " | ".join(_cell(str(cell)) for cell in cells) + " |"
 
 

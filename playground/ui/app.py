@@ -26,13 +26,15 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 #: The page's scripts in the order in which they build on each other; they share one function scope.
 SCRIPTS = (
     "dom", "texts", "numbers", "popover", "bus", "run", "replay", "open", "branch", "made", "strip",
-    "lanes", "editor", "plots", "parting", "what_if", "beams", "speculation", "focus", "parameters", "page",
+    "lanes", "editor", "plots", "parting", "what_if", "beams", "speculation", "servers", "load", "focus", "parameters", "page",
 )  # fmt: skip
 
 #: What the page may call by name; each takes and returns JSON values and answers a visitor's mistake with {"error": …}.
 SERVER_FUNCTIONS = (
     "recordings", "recording", "declarations", "models", "set_device", "prepare", "start", "control", "figure", "parting", "what_if",
-    "step", "lookup", "record", "trace", "beams", "beam", "beam_pipeline", "speculation", "which_k", "parameters", "open_trace",
+    "step", "lookup", "record", "trace", "beams", "beam", "beam_pipeline", "speculation", "which_k", "same_test", "parameters", "open_trace",
+    "servers", "probe_server", "server_speculation", "pasted_snapshots", "pasted_bench", "load_form", "load_start", "load_open", "load_state",
+    "load_control", "load_view", "load_figure", "load_saved",
 )  # fmt: skip
 
 PLOTLY = ASSETS / "vendor" / "plotly-basic.min.js"

@@ -125,7 +125,9 @@ class Payloads:
             return "draft", self._draft(lane, event)
         if isinstance(event, ChunkArrived):
             return "chunk", {"x": event.text, "t": event.tokens, "s": rounded(event.seconds, 6), "at": rounded(event.at)}
-        if isinstance(event, ServerReported | SpeculationReported | MetricsRead | VerifyCalibrated):
+        if isinstance(event, SpeculationReported | MetricsRead):
+            return "counted", {"k": event.kind}  # that there are figures; the page asks for them
+        if isinstance(event, ServerReported | VerifyCalibrated):
             return "", {}  # their figures travel with the numbers line, or are asked for
         assert isinstance(event, Finished)
         return "finished", {"reason": event.reason, "detail": event.detail, "cut": event.cut, "message": event.message}
@@ -137,7 +139,8 @@ class Payloads:
         rows = []
         for one in event.candidates:
             row: list[Any] = [
-                one.beam, one.token, display_name(names.get(one.token)), rounded(one.log_probability, 5), rounded(one.score, 6), rounded(one.ranked, 6),
+                one.beam, one.token, display_name(names.get(one.token)), rounded(one.log_probability, 5), rounded(one.score, 6),
+                rounded(one.ranked, 6),
                 one.fate[0], one.reason, one.by, rounded(one.gap, 4), one.ended, one.group or None, rounded(one.penalty, 4) or None,
             ]  # fmt: skip
             while row[-1] is None:
@@ -178,7 +181,9 @@ class Payloads:
             "lp": rounded(event.log_probability), "rlp": rounded(event.raw_log_probability), "r": event.rank, "rr": event.raw_rank,
             "u": rounded(event.u, 6), "iv": event.interval and [rounded(edge, 6) for edge in event.interval], "sh": event.shown,
             "h": rounded(last.entropy, 4) if last else None, "hr": rounded(view.entropy, 4) if view else None, "a": last.alive if last else None,
-            "top": hover_candidates(view, event.token, names) if view else [], "o": event.origin,
+            "top": hover_candidates(view, event.token, names) if view and view.doubt is None else [], "o": event.origin,
+            # Of a server: on which scale its numbers are, and why they can't be believed.
+            **({"sc": view.scale, "d": view.doubt} if view is not None and view.scale != "logit" else {}),
         }  # fmt: skip
 
 
@@ -300,7 +305,7 @@ def about_json(about: About, recorded: bool = False) -> dict[str, Any]:
             "name": lane.name, "model": lane.model, "strategy": lane.strategy,
             "stages": [{"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in lane.stages],
             "max_new_tokens": lane.max_new_tokens, "stop": lane.stop, "notes": lane.notes, "prompt_tokens": len(lane.prompt_ids),
-            "branch": lane.branch and {name: lane.branch[name] for name in ("lane", "position")},
+            "branch": lane.branch and {name: lane.branch[name] for name in ("lane", "position")}, "server": lane.server, "sent": lane.sent,
         }
         for lane in about.lanes
     ]  # fmt: skip

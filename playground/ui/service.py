@@ -23,6 +23,7 @@ from playground.engine.record import FINAL_TOP, RAW_TOP
 from playground.engine.stages import stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
+from playground.experiments import same_as_target
 from playground.figures.palette import PALETTES
 from playground.line import Comparison, Line, Run
 from playground.measures.beams import BeamTree
@@ -33,7 +34,7 @@ from playground.records import recordings
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
 from playground.trace import TokenChosen, TokenName, TokensNamed, Trace
-from playground.ui import beams, packets, parameters, redeciding, speculation, views, zerogpu
+from playground.ui import beams, load_runs, packets, parameters, redeciding, same_test, servers, speculation, views, zerogpu
 from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,13 @@ class Service:
         self.device, self.dtype = ("auto", "auto") if self.gpu is None else ("cpu", zerogpu.DTYPE)
         self.line = Line(self._prepare) if self.gpu is None else zerogpu.ZeroGpuLine(self._prepare)
         self.prober = probing.Prober()
+        self._servers = servers.Servers(self.prober, self.public)
+        self._loads = load_runs.LoadRuns(self.prober, self.public)
         self._loading = threading.Lock()
         self._status: Answer = {"state": "absent", "progress": None, "text": Text("Waiting to load.", "等待加载。").to_json(), "error": None}
         self._followers: dict[str, threading.Event] = {}
         self._looking_up = threading.Lock()
+        self._same_tests = same_test.SameTests(lambda: bool(self.line.busy))
         self._hub_answers: bool | None = None  # not asked yet
 
     # --- models ------------------------------------------------------------------------------
@@ -191,8 +195,9 @@ class Service:
         loaded = {model.entry.id: model for model in self.catalog.loaded()}
         for index, lane in enumerate(request.lanes):
             if lane.server is not None:
-                lanes[index] |= {"server": lane.server, "model": lane.model, "notes": [note.to_json() for note in lane.notes]}
-                continue  # what it can do there is asked when it runs: a preview must not wait for a network
+                if lanes[index]["error"] is None:
+                    lanes[index] |= self._servers.prepared(request, lane)
+                continue
             entry = models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public)
             lanes[index] |= {"model": entry.id, "notes": [note.to_json() for note in lane.notes]}
             if entry.id not in loaded:
@@ -442,6 +447,94 @@ class Service:
     def which_k(self, run_id: Any, lane: Any, factors: Any, look: Any) -> Answer:
         """The expected speed-up over k, with the three factors measured or as the page asks for them."""
         return speculation.which_k(self._trace(run_id), lane, factors, look)
+
+    @answers
+    def same_test(self, run_id: Any, lane: Any, start: Any) -> Answer:
+        """The test whether a lane's text is distributed as its target's: how far it is; with `start`, begin it."""
+        trace = self._trace(run_id)
+        lane = lane_of(trace, lane)
+        key = (str(run_id), lane)
+        if start is not True:
+            return self._same_tests.state(key)
+        if self.gpu is not None:
+            text = Text("This host lends its GPU for single runs only: test it elsewhere.", "此主机的 GPU 只用于单次运行：请在别处检验。")
+            raise BadValue("gpu_shared", text)
+        request = Request.from_json(trace.about.request, self.limits)
+        same_as_target.check(request.lanes[lane])
+        loaded = {model.entry.id: model for model in self.catalog.loaded()}
+
+        def load(model: str | None) -> models_catalog.LoadedModel:
+            entry = models_catalog.resolve(model or models_catalog.DEFAULT, self.public)
+            if entry.id not in loaded:
+                raise ModelUnavailable("model_not_loaded", Text("The model of this run is not loaded any more.", "这个运行的模型已不在内存中。"))
+            return loaded[entry.id]
+
+        return self._same_tests.start(key, lambda told: same_as_target.same_as_target(request, request.lanes[lane], load, told=told))
+
+    # --- servers -----------------------------------------------------------------------------
+
+    @answers
+    def servers(self) -> Answer:
+        """The configured servers, and what is known of them."""
+        return self._servers.listed()
+
+    @answers
+    def probe_server(self, name: Any, model: Any, again: Any) -> Answer:
+        """What a server can do: found out by asking it, once."""
+        return self._servers.probe(name, model, again)
+
+    @answers
+    def server_speculation(self, run_id: Any, lane: Any) -> Answer:
+        """The ledger of a lane that ran on a server."""
+        return servers.lane_speculation(self._trace(run_id), lane)
+
+    @answers
+    def pasted_snapshots(self, before: Any, after: Any, seconds: Any) -> Answer:
+        """Two `/metrics` pages, without connecting to anything."""
+        return servers.pasted_snapshots(before, after, seconds)
+
+    @answers
+    def pasted_bench(self, first: Any, second: Any) -> Answer:
+        """Two result files of `vllm bench serve`, without connecting to anything."""
+        return servers.pasted_bench(first, second)
+
+    @answers
+    def load_form(self, model: Any, draft: Any, k: Any) -> Answer:
+        """What stands beside the form of the guided experiment."""
+        return self._loads.form(model, draft, k)
+
+    @answers
+    def load_start(self, raw: Any, visitor: Any) -> Answer:
+        """Begin baseline against speculative."""
+        return self._loads.start(raw, _visitor(visitor))
+
+    @answers
+    def load_open(self, text: Any, visitor: Any) -> Answer:
+        """Look at a saved result of an experiment."""
+        return self._loads.opened(text, _visitor(visitor))
+
+    @answers
+    def load_state(self, load: Any) -> Answer:
+        return self._loads.state(load)
+
+    @answers
+    def load_control(self, load: Any, action: Any, visitor: Any) -> Answer:
+        return self._loads.control(load, action, _visitor(visitor))
+
+    @answers
+    def load_view(self, load: Any, slo_ttft: Any, slo_tpot: Any) -> Answer:
+        """An experiment's result in numbers and verdicts."""
+        return self._loads.view(load, slo_ttft, slo_tpot)
+
+    @answers
+    def load_figure(self, load: Any, name: Any, look: Any, slo_ttft: Any, slo_tpot: Any) -> Answer:
+        return self._loads.figure(load, name, look, slo_ttft, slo_tpot)
+
+    @answers
+    def load_saved(self, load: Any) -> Answer:
+        return self._loads.saved(load)
+
+    # --- the record --------------------------------------------------------------------------
 
     @answers
     def record(self, run_id: Any) -> Answer:

@@ -58,12 +58,13 @@ class _FirstLayers(Drafting):
     forwards = True
 
     def __init__(self, task: Task, layer: int, greedy: bool) -> None:
+        self._prompt = task.prompt
         self._view = task.model.early_exit(layer)
         self._chain = Chain(task, self._view, greedy, shared=task.model.vocabulary_size)
 
     def guess(self, row: Row, k: int, round: int, doubt: float = 0.0) -> Draft:
         length = self._view.length
         try:
-            return self._chain.guess(row, row.output[-1:], k, round, doubt)
+            return self._chain.guess(row, row.output[-1:] or self._prompt[-1:], k, round, doubt)
         finally:
             self._view.truncate(length)
