@@ -34,7 +34,7 @@ class Branches {
   /** The candidates of the selected token, each a button; drawn anew only when they are others. */
   draw(uid, token) {
     const { app } = this;
-    const choices = (token?.top ?? []).filter(([, , , chosen]) => !chosen);
+    const choices = (serverOf(app, uid) ? [] : token?.top ?? []).filter(([, , , chosen]) => !chosen);
     this.root.hidden = !choices.length;
     const key = JSON.stringify([app.run?.id, uid, token?.p, token?.t, language, cantBranch(app)]);
     if (this.root.hidden || this.drawn === key) return;

@@ -93,7 +93,8 @@ class Editor {
         onchange: (event) => edit((one) => { one.max_new_tokens = asNumber(event.target.value); }) })),
       this.field("lane-stop", t("stop_strings"), t("stop_help"), el("textarea", { rows: "2", spellcheck: "false", value: lane.stop.map(escaped).join("\n"),
         onchange: (event) => edit((one) => { one.stop = event.target.value.split("\n").filter(Boolean).map(unescaped); }) })),
-      this.field("lane-model", t("model"), null, this.choice([["", t("model_same")], ...this.modelChoices(lane.model)], lane.model ?? "", (value) => edit((one) => { one.model = value || null; }))),
+      ...serverFields(this, lane),
+      lane.server ? null : this.field("lane-model", t("model"), null, this.choice([["", t("model_same")], ...this.modelChoices(lane.model)], lane.model ?? "", (value) => edit((one) => { one.model = value || null; }))),
     ];
   }
 
@@ -128,7 +129,7 @@ class Editor {
     app.popover.explain(help, () => [el("p.hint", {}, said(knob.help)), el("p.hint.muted", {}, t("range", { range: knob.range }))]);
     const idle = stage?.kind === "warper" && !app.declarations.strategies.find((one) => one.name === lane.strategy).warps;
     return el("div", { class: `knob${isOff ? " is-off" : ""}${idle ? " idle" : ""}${message ? " wrong" : ""}`, "data-knob": name },
-      el("div.knob-head", {}, help, pageLink("a.knob-entry", "parameters", name, { "aria-label": t("entry_of", { name: label }), title: t("entry_of", { name: label }) }, "?"), idle ? el("span.tag", {}, t("idle")) : null, status),
+      el("div.knob-head", {}, help, pageLink("a.knob-entry", "parameters", name, { "aria-label": t("entry_of", { name: label }), title: t("entry_of", { name: label }) }, "?"), idle ? el("span.tag", {}, t("idle")) : null, stageMark(app, lane, stage), status),
       el("div.knob-control", {}, this.control(id, label, knob, value, set)),
       message ? el("p.error", { role: "alert" }, message) : null);
   }
@@ -198,6 +199,7 @@ class Editor {
       this.field("seed", t("seed"), t("seed_help"), el("input.number", { type: "text", inputmode: "numeric", value: String(request.seed), onchange: (event) => set((one) => { one.seed = asNumber(event.target.value); }) })),
       this.toggle("share", t("share_prompt"), t("share_prompt_help"), request.share_prompt, (value) => set((one) => { one.share_prompt = value; })),
       this.toggle("align", t("align"), t("align_help"), request.align, (value) => set((one) => { one.align = value; })),
+      ...serversSection(app),
       el("button.secondary", { type: "button", onclick: () => app.reset() }, t("classic")),
       el("p.muted", {}, t("classic_help")),
     ];

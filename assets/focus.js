@@ -8,7 +8,9 @@ class Focus {
     this.plots = {};
     this.beams = new BeamsPanel(app);
     this.speculation = new SpeculationPanel(app);
-    this.panels = { pipeline: this.pipeline(), beams: this.beams.root, speculation: this.speculation.root, loop: this.loop(), latency: this.latency(), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
+    this.remote = new RemoteSpeculation(app);
+    this.remoteNotes = new RemoteNotes(app);
+    this.panels = { pipeline: this.pipeline(), beams: this.beams.root, speculation: el("div", {}, this.speculation.root, this.remote.root), loop: this.loop(), latency: this.latency(), kv: this.figures("kv"), entropy: this.figures("entropy"), record: this.record() };
     this.tabs = el("div.tabs", { role: "tablist" });
     this.buttons = Object.keys(this.panels).map((name) => {
       const button = el("button.tab", { type: "button", role: "tab", id: `playground-tab-${name}`, "data-t": `tab_${name}`, "aria-controls": `playground-panel-${name}`, onclick: () => this.show(name) });
@@ -25,7 +27,7 @@ class Focus {
     });
     this.tabs.append(...this.buttons);
     this.nothing = el("p.focus-empty", { "data-t": "focus_empty" });
-    root.append(this.tabs, this.nothing);
+    root.append(this.tabs, this.nothing, this.remoteNotes.root);
     for (const [name, panel] of Object.entries(this.panels)) {
       Object.assign(panel, { id: `playground-panel-${name}` });
       panel.setAttribute("role", "tabpanel");
@@ -48,7 +50,7 @@ class Focus {
     const { app } = this;
     const started = Boolean(app.run?.lanes.some((lane) => lane.tokens.length));
     // Only a lane that searches beams has them, and only one that guesses has guesses; another lane shows its pipeline instead, until one that has is chosen again.
-    const special = { beams: started && this.beams.relevant, speculation: started && this.speculation.relevant };
+    const special = { beams: started && this.beams.relevant, speculation: started && (this.speculation.relevant || this.remote.relevant) };
     const tab = special[this.tab] === false ? "pipeline" : this.tab;
     this.nothing.hidden = started;
     this.tabs.hidden = !started;
@@ -60,10 +62,20 @@ class Focus {
       button.tabIndex = selected ? 0 : -1;
     }
     for (const [name, panel] of Object.entries(this.panels)) panel.hidden = !started || name !== tab;
+    this.remoteNotes.root.hidden = true;
     if (!started) return;
+    if (this.remoteNotes.draw(tab)) {
+      this.panels[tab].hidden = true;
+      return;
+    }
     if (tab === "pipeline") this.drawPipeline();
     if (tab === "beams") this.beams.draw();
-    if (tab === "speculation") this.speculation.draw();
+    if (tab === "speculation") {
+      const remote = this.remote.relevant;
+      this.remote.root.hidden = !remote;
+      this.speculation.root.hidden = remote;
+      (remote ? this.remote : this.speculation).draw();
+    }
     if (tab === "loop") this.drawLoop();
     if (tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
     for (const part of this.gpu) part.hidden = !app.run.sampled;
@@ -100,7 +112,7 @@ class Focus {
     this.branches = new Branches(app);
     this.lookBox = el("input", { type: "text", maxlength: "100", spellcheck: "false", autocomplete: "off", "data-t-placeholder": "look_up_placeholder", "data-t-label": "look_up" });
     this.found = el("p.look-up-found", { "aria-live": "polite" });
-    const form = el("form.look-up", { onsubmit: (event) => this.lookUp(event) },
+    const form = this.lookUpForm = el("form.look-up", { onsubmit: (event) => this.lookUp(event) },
       el("span.field-label", { "data-t": "look_up" }), this.lookBox, el("button.secondary", { type: "submit", "data-t": "look_up_button" }), this.found);
     return el("section.panel", {}, el("div.panel-head", {}, el("div.walker", {}, this.back, this.where, this.on, this.newest), this.pair.button),
       this.single = el("div.single-view", {}, this.sentence, this.branches.root, this.picture.root, app.whatIf.root, form), this.pair.root);
@@ -123,12 +135,15 @@ class Focus {
     this.on.disabled = !token || position >= log.tokens.length - 1;
     this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position + 1 })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
     this.branches.draw(uid, token);
+    this.lookUpForm.hidden = Boolean(serverOf(app, uid));
+    app.whatIf.root.classList.toggle("remote", Boolean(serverOf(app, uid)));
     if (!token) return this.sentence.replaceChildren();
     app.whatIf.draw();
     const name = app.laneName(uid, about);
     const answer = app.whatIf.current(uid);
     if (answer && answer.position === (shown ?? app.focused()).position) return this.sentence.replaceChildren(...app.whatIf.sentence(name, answer));
-    return this.sentence.replaceChildren(...stepSentence(name, log.tokens[shown?.position ?? position]));
+    const told = log.tokens[shown?.position ?? position];
+    return this.sentence.replaceChildren(...(serverOf(app, uid) ? serverSentence(name, told) : stepSentence(name, told)));
   }
 
   async lookUp(event) {

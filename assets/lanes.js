@@ -138,6 +138,7 @@ class LaneCard {
     const stages = known.length ? known : this.app.askedStages(lane);
     this.chips.replaceChildren(...stages.map((stage) => this.chip(lane, stage)));
     if (!stages.length) this.chips.append(el("li.chip.none", {}, t("no_stages")));
+    if (lane.server) this.chips.prepend(serverChip(this.app, lane, this.uid));
     if (lane.branch) this.chips.append(branchChip(this.app, lane));
     const notes = (this.app.effective.get(this.uid)?.notes ?? []).map(said);
     this.configNotes = notes;
@@ -171,27 +172,29 @@ class LaneCard {
     this.drawNumbers(log);
     const changed = run && (!log ? t("lane_new") : app.ranAs.get(this.uid) !== app.fingerprint(this.uid) ? t("lane_changed") : null);
     const refused = app.refused.get(this.uid);
-    const text = [refused ? said(refused.text) : null, log?.finished?.message ? said(log.finished.message) : null, ...(this.configNotes ?? []), changed].filter(Boolean).join(" ");
+    const text = [refused ? said(refused.text) : null, log?.finished?.message ? said(log.finished.message) : null, doubtNote(log), ...(this.configNotes ?? []), changed].filter(Boolean).join(" ");
     this.note.hidden = !text;
     this.note.textContent = text;
     this.note.classList.toggle("wrong", Boolean(refused || log?.finished?.reason === "error"));
   }
 
   drawNumbers(log) {
-    const entries = Object.entries(log?.numbers ?? {}).filter(([name, measure]) => typeof measure.value === "number" && name in SHORT_MEASURES);
+    const short = measuresOf(this.app, this.uid);
+    const entries = Object.entries(log?.numbers ?? {}).filter(([name, measure]) => typeof measure.value === "number" && name in short);
     for (const [name, measure] of entries) {
       let cell = this.measures.get(name);
       if (!cell) {
         cell = { term: el("dt"), value: el("b"), unit: el("span.unit"), measure };
         cell.group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
         this.app.popover.explain(cell.group, () => measureHint(cell.measure, this.app.run));
-        cell.group.style.order = Object.keys(SHORT_MEASURES).indexOf(name);
+        cell.group.style.order = Object.keys(short).indexOf(name);
+        if (name.startsWith("server_")) cell.group.classList.add("reported");
         this.measures.set(name, cell);
         this.numbers.append(cell.group);
       }
       const [value, unit] = quantity(measure.value, measure.unit);
       cell.measure = measure;
-      for (const [node, text] of [[cell.term, t(SHORT_MEASURES[name])], [cell.value, value], [cell.unit, unit]]) {
+      for (const [node, text] of [[cell.term, t(short[name])], [cell.value, value], [cell.unit, unit]]) {
         if (node.textContent !== text) node.textContent = text;
       }
     }

@@ -31,7 +31,7 @@ function quantity(value, unit) {
     return value >= 1e6 ? [(value / 1e6).toFixed(value >= 1e8 ? 0 : 2), "MB"] : [(value / 1e3).toFixed(0), "kB"];
   }
   if (unit === "1/s" || unit === "tokens/s") return [value >= 100 ? value.toFixed(0) : value.toFixed(1), ""];
-  if (unit === "tokens") return [String(Math.round(value)), ""];
+  if (unit === "tokens") return [Number.isInteger(value) ? String(value) : value.toFixed(2), ""];
   if (Number.isInteger(value)) return [String(value), unit];
   return [value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2), unit];
 }

@@ -59,6 +59,8 @@ class Page {
     this.opener = new Opener(this);
     this.made = new Made(this);
     this.wire();
+    this.servers = new ServerBook(this);
+    this.serversPage = new ServersPage(this, this.ref.servers);
     this.parameters = new Parameters(this, this.ref.parameters, this.ref.pages);
     this.speak();
     this.root.hidden = false;
@@ -81,6 +83,7 @@ class Page {
     else this.resume();
     this.draw();
     await everything;
+    this.servers.load();
     this.draw();
     this.prepare();
     this.watchModels();
@@ -447,9 +450,14 @@ class Page {
     return Boolean(this.run?.live);
   }
 
+  /** Whether any lane runs on this machine. */
+  get needsModel() {
+    return this.request.lanes.some((lane) => !lane.server);
+  }
+
   /** Whether a run can be asked for now; watching somebody else's keeps nobody from it. */
   get canStart() {
-    return !(this.live && !this.guest) && !this.starting && this.ready && !this.promptError;
+    return !(this.live && !this.guest) && !this.starting && (this.ready || !this.needsModel) && !this.promptError;
   }
 
   /** Ask for a run; with `reuse` one that was made here already may answer. */
@@ -667,6 +675,7 @@ class Page {
     this.ref.run.disabled = true;
     for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
     this.parameters.speak();
+    this.serversPage.speak();
   }
 
   draw() {
@@ -750,7 +759,7 @@ class Page {
     const phase = run?.recorded ? undefined : run?.state.phase;
     const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
-    ref.run.disabled = !this.ready || this.starting || Boolean(this.promptError);
+    ref.run.disabled = (this.needsModel && !this.ready) || this.starting || Boolean(this.promptError);
     const seconds = this.prepared?.seconds;
     ref.run.replaceChildren(icon("play"), el("span", {}, t(run?.recorded ? "run_here" : run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
     ref.run.title = t("run_key");
@@ -901,7 +910,7 @@ class Page {
 function sameRequest(one, other) {
   const plain = (request) => JSON.stringify([
     request.prompt?.text, request.prompt?.chat ?? null, request.prompt?.system ?? null, Number(request.seed ?? 0), request.model ?? null, request.share_prompt ?? true, request.align ?? false,
-    (request.lanes ?? []).map((lane) => [lane.name, lane.strategy, Object.entries(lane.knobs ?? {}).sort(), lane.order, lane.defaults, lane.model ?? null, lane.max_new_tokens, lane.stop, lane.branch ?? null]),
+    (request.lanes ?? []).map((lane) => [lane.name, lane.strategy, Object.entries(lane.knobs ?? {}).sort(), lane.order, lane.defaults, lane.model ?? null, lane.max_new_tokens, lane.stop, lane.branch ?? null, lane.server ?? null]),
   ]);
   return plain(one) === plain(other);
 }

@@ -86,7 +86,7 @@ Object.assign(TEXTS, {
   entry_of: { en: "{name} on the page Parameters", zh: "“参数”页上的 {name}" },
 });
 
-const PAGES = ["compare", "parameters"];
+const PAGES = ["compare", "parameters", "servers"];
 const GROUPS = ["processor", "warper", "strategy"];
 const LIBRARY_NAMES = { transformers: "transformers", vllm: "vLLM", openai: "OpenAI" };
 const ALIVE_SIGNS = { fewer: "↓", more: "↑", unchanged: "=", depends: "~" };
@@ -142,6 +142,7 @@ class Parameters {
     const turned = open === this.root.hidden;
     this.app.root.classList.toggle("at-parameters", open);
     this.root.hidden = !open;
+    this.app.serversPage.turn(this.page === "servers");
     history.scrollRestoration = open ? "manual" : "auto"; // an entry is gone to by its name
     this.speak();
     this.app.popover.hide();

@@ -1,6 +1,6 @@
 // A run as the page has heard it so far. Packets carry deltas only; this is where they add up.
 
-const PARTS = ["forward", "processors", "warpers", "select", "cache", "other"];
+const PARTS = ["draft", "forward", "processors", "warpers", "select", "cache", "other"];
 
 class LaneLog {
   constructor() {
@@ -9,6 +9,8 @@ class LaneLog {
     this.beams = []; // by step: what became of every candidate of a beam search
     this.switches = 0; // how often another beam became the best one
     this.ranked = null; // and how its hypotheses rank in the end
+    this.chunks = []; // of a server's stream
+    this.counted = false; // whether its server told anything of its guesses
     this.drafts = []; // by round: what became of every guess of speculative decoding
     this.prompt = null;
     this.finished = null;
@@ -25,11 +27,19 @@ class LaneLog {
   put(token) {
     if (token.p > this.tokens.length) return;
     token.searched = this.beams.length > 0;
+    token.chunk = this.chunks[this.chunks.length - 1] ?? null;
     const gone = this.tokens.splice(token.p);
     const switches = gone.length ? (gone[0].switched?.times ?? 0) + 1 : 0;
     if (switches) this.switches += 1;
     if (switches) token.switched = { times: switches, count: gone.length, text: gone.map((one) => one.x).join(""), step: this.beams.length };
     this.tokens.push(token);
+  }
+
+  /** A piece of a server's stream: the tokens that follow came in it. */
+  hear({ t, s }) {
+    const last = this.chunks[this.chunks.length - 1];
+    if (last && s <= last.s) return; // heard before
+    this.chunks.push({ number: this.chunks.length + 1, t, s, gap: last ? s - last.s : null });
   }
 
   /** Medians of the parts of a step over the lane so far, and of the whole step, in seconds. */
@@ -89,6 +99,8 @@ class Run {
       else if (kind === "ranked") lane.ranked = payload;
       else if (kind === "draft" && payload.r === lane.drafts.length) lane.drafts.push(payload);
       else if (kind === "step" && !(lane.steps.length && payload.n <= lane.steps[lane.steps.length - 1].n)) lane.steps.push(payload);
+      else if (kind === "chunk") lane.hear(payload);
+      else if (kind === "counted") lane.counted = true;
       else if (kind === "prompt") lane.prompt = payload;
       else if (kind === "finished") lane.finished = payload;
     }

@@ -232,7 +232,13 @@ class WhichK extends Plot {
     return answer;
   }
 
+  /** What a slider was moved for is answered in words, too, which may be in sight where the picture isn't. */
+  get wanted() {
+    return this.inView || this.panel.stale;
+  }
+
   told() {
+    this.panel.stale = false;
     this.panel.drawFactors();
   }
 }
@@ -244,6 +250,7 @@ class SpeculationPanel {
     this.tables = null; // what the server knows of the lane
     this.curve = null;
     this.moved = {}; // the factors that somebody moved
+    this.stale = false; // whether the curve isn't theirs yet
     this.k = null;
     this.head = el("p.where");
     this.verdict = el("p.draft-verdict", { "aria-live": "polite" });
@@ -439,6 +446,7 @@ class SpeculationPanel {
 
   move(factors) {
     this.moved = factors;
+    this.stale = true;
     this.drawFactors();
     this.soon();
   }

@@ -46,6 +46,11 @@ class Strip {
       const fresh = document.createDocumentFragment();
       for (const token of log.tokens.slice(this.drawn)) {
         const node = this.draw(token);
+        const before = this.shown[this.shown.length - 1];
+        if (token.chunk && before?.chunk === token.chunk) {
+          this.nodes[this.nodes.length - 1].classList.add("chunk-on");
+          node.classList.add("chunk-in");
+        }
         this.nodes.push(node);
         this.shown.push(token);
         fresh.append(node);
@@ -251,6 +256,7 @@ class Strip {
 
 /** The hover window of one token: its most likely candidates before → after, the die, the ranks. */
 function candidates(app, token, uid) {
+  if (serverOf(app, uid)) return serverCandidates(app, token, uid);
   const raw = token.rlp === null ? null : Math.exp(token.rlp);
   const final = token.lp === null ? null : Math.exp(token.lp);
   const removed = token.o === "forced" && final === null;

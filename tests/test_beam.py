@@ -149,12 +149,13 @@ def test_processors_see_log_probabilities_as_in_generate(knobs: dict[str, Any], 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_forced_beginning_counts_as_prompt(family: str) -> None:
     forced = (7, 11, 12)
-    for penalty in (0.0, 1.0, 2.0):
-        knobs = {"num_beams": 4, "length_penalty": penalty, "num_return_sequences": 4}
+    for penalty, stopping in itertools.product((0.0, 1.0, 2.0), ("false", "never")):
+        knobs = {"num_beams": 4, "length_penalty": penalty, "early_stopping": stopping, "num_return_sequences": 4}
         task = toy_task(TransformersModel(tiny_model(family)), PROMPT, max_new_tokens=13, eos=EOS[family])
         task.forced = forced
         events = run_alone(task, beam(**knobs))
-        assert_equal(answers(events), generated(family, (*PROMPT, *forced), EOS[family], max_new_tokens=10, **knobs))
+        theirs = generated(family, (*PROMPT, *forced), EOS[family], max_new_tokens=10, **knobs | {"early_stopping": stopping == "never" and stopping})
+        assert_equal(answers(events), theirs)
         assert shown(events) == answers(events)[0].tokens and shown(events)[:3] == forced
 
 

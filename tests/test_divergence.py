@@ -54,6 +54,25 @@ def test_a_cause_that_was_made_is_found(a: ToyLane, b: ToyLane, kind: str, stage
     assert divergence.cause.more == ()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_beams_part_from_other_lanes_by_the_search(turned: bool) -> None:
+    beam, greedy = ToyLane("beam"), ToyLane("greedy")
+    divergence = parted(pair(greedy, beam) if turned else pair(beam, greedy))
+    assert divergence.cause.kind == "search" and divergence.cause.certain
+
+
+def test_guesses_drawn_by_a_drafter_part_from_the_plain_lane_by_their_dice() -> None:
+    trace = pair(ToyLane(seed=3), ToyLane(seed=3))
+    trace.about = replace(trace.about, lanes=(trace.about.lanes[0], replace(trace.about.lanes[1], strategy="speculative_sample")))
+    events = list(trace.events)
+    at = next(i for i, (lane, event) in enumerate(events) if lane == 1 and isinstance(event, TokenChosen) and event.position == 5)
+    lane, chosen = events[at]
+    assert isinstance(chosen, TokenChosen)
+    events[at] = (lane, replace(chosen, token=chosen.token + 1, u=None, interval=None, origin="accepted"))
+    cause = parted(replace(trace, events=events)).cause
+    assert cause.kind == "drafts" and cause.certain
+
+
 def test_the_numbers_are_those_of_the_step() -> None:
     trace = pair(ToyLane("greedy"), ToyLane(knobs={"top_k": 9}, seed=3))
     first, second = tokens_of(trace, 0), tokens_of(trace, 1)

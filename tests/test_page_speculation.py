@@ -52,7 +52,7 @@ def test_every_token_tells_where_it_comes_from(open_bare: Opener, tmp_path: Path
     page.get_by_role("button", name="Origin").click()
     strip.locator('.token[data-origin="resampled"]').first.click()
     told = page.locator(".popover .draft-told")
-    expect(told).to_contain_text("was rejected here: p 0.50, q 1, accept probability 0.50, die u = 0.250")
+    expect(told).to_contain_text("was rejected here: p 0.50, q 1.00, accept probability 0.50, die u = 0.250")
 
 
 def test_the_rounds_are_walked_by_the_keyboard_and_select_their_tokens(open_bare: Opener, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_ledger_says_what_won_and_the_factors_ask_what_if(open_bare: Opener,
     expect(page.locator(".draft-run")).to_have_text(re.compile(r"Run it with k = \d+"), timeout=20_000)
     alpha.locator("input").evaluate("(slider) => { slider.value = '0'; slider.dispatchEvent(new Event('input')); }")
     expect(alpha).to_contain_text("estimated")
-    expect(page.locator(".draft-run")).to_have_text("No k pays here: plain decoding is fastest")
+    expect(page.locator(".draft-run")).to_have_text("No k pays here: plain decoding is fastest", timeout=20_000)
     page.get_by_role("button", name="Back to measured").click()
     expect(alpha).to_contain_text("measured")
     # The plain lane has no guesses: the tab goes.

@@ -496,6 +496,8 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
         everything = row.ids.tolist()
         for piece in prompt_pieces(everything, task.model.device):
             logits = task.forward([piece])[:, -1]
+        if prepared.lane.strategy.scale == "raw_log_probability":
+            logits = logits.log_softmax(-1)
         scored = task.score(logits, [row])
         record = scored.records[0]
         assert record is not None

@@ -47,7 +47,7 @@ PALETTES: dict[Theme, Palette] = {
         removed="#8b949e",
         rest="#e3e8ed",
         lanes=("#0072b2", "#d55e00", "#00815d", "#a8437f", "#806000", "#4a4f57"),
-        parts=("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8b949e"),
+        parts=("#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8b949e"),
     ),
     "dark": Palette(
         surface="#0f141a",
@@ -63,7 +63,7 @@ PALETTES: dict[Theme, Palette] = {
         removed="#7d8893",
         rest="#2a323b",
         lanes=("#56b4e9", "#ff9351", "#2ecb9c", "#e79bc6", "#f0e442", "#c5ccd4"),
-        parts=("#56b4e9", "#f0b429", "#2ecb9c", "#e79bc6", "#2f84bb", "#8b949e"),
+        parts=("#ff9351", "#56b4e9", "#f0b429", "#2ecb9c", "#e79bc6", "#2f84bb", "#8b949e"),
     ),
 }
 
@@ -72,7 +72,7 @@ LANE_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 LANE_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 #: The same markers as characters, for text and CSS.
 LANE_GLYPHS = ("●", "■", "◆", "▲", "✖", "★")
-PART_PATTERNS = ("", "/", "\\", "x", ".", "-")
+PART_PATTERNS = ("|", "", "/", "\\", "x", ".", "-")
 
 
 def css_variables(theme: Theme) -> dict[str, str]:

@@ -33,6 +33,8 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     shares = {part.name: _share(part) for part in lane_parts(trace, lane)}
     data: list[Spec] = []
     for name, colour, pattern in zip(PARTS, colours.parts, PART_PATTERNS, strict=True):
+        if name not in shares:
+            continue
         data.append(
             {
                 "type": "bar", "name": f"{look.say(PART_LABELS[name])} {shares[name]}", "x": numbers,

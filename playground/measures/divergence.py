@@ -10,10 +10,10 @@ from typing import Any, Literal
 from playground.errors import Text
 from playground.measures.distribution import distributions
 from playground.measures.text import display_name
-from playground.measures.what_if import CHOOSERS, Redecided, Settings, redecide
+from playground.measures.what_if import CHOOSERS, Redecided, Settings, chooses_as, redecide
 from playground.trace import ModelAbout, StageAbout, StepView, TokenChosen, TokenName, Trace
 
-Kind = Literal["branch", "stage", "order", "die", "strategy", "model", "prompt", "numerics", "unknown"]
+Kind = Literal["branch", "stage", "order", "die", "strategy", "search", "drafts", "model", "prompt", "numerics", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,14 @@ def _mixed(own: Sequence[StageAbout], other: Sequence[StageAbout], stage: str | 
     return (*kept[:at], taken, *kept[at:])
 
 
+def _drawn_guess(trace: Trace, lane: int, chosen: TokenChosen) -> bool:
+    """Whether a drafter rolled dice for this token: it has the plain lane's law, but not its die."""
+    return trace.about.lanes[lane].strategy == "speculative_sample" and chosen.u is None and chosen.origin in ("accepted", "resampled")
+
+
 def _way(trace: Trace, lane: int, chosen: TokenChosen) -> _Way:
     about = trace.about.lanes[lane]
-    return _Way(about.strategy, about.stages, chosen.u, int(trace.about.request.get("seed", 0)))
+    return _Way(chooses_as(about.strategy), about.stages, chosen.u, int(trace.about.request.get("seed", 0)))
 
 
 def _differences(a: _Way, b: _Way) -> list[_Difference]:
@@ -176,8 +181,11 @@ def _cause(a: _Place, b: _Place) -> Cause:
     if a[0].about.lanes[a[1]].prompt_ids != b[0].about.lanes[b[1]].prompt_ids:
         return Cause("prompt")
     ways = _way(*a), _way(*b)
+    if _drawn_guess(*a) != _drawn_guess(*b):
+        return Cause("drafts", certain=ways[0].stages == ways[1].stages)
     if any(way.strategy not in CHOOSERS for way in ways):
-        return Cause("strategy", certain=False) if ways[0].strategy != ways[1].strategy else Cause("unknown", certain=False)
+        # Beams are kept for their whole text: one step's record can't tell what another strategy would have taken.
+        return Cause("search", certain=ways[0].stages == ways[1].stages) if ways[0].strategy != ways[1].strategy else Cause("unknown", certain=False)
     differences = _differences(*ways)
     if not differences:
         return Cause("numerics")
@@ -242,6 +250,14 @@ CAUSES: dict[Kind, Text] = {
     "die": Text("The cause is the die: the seeds differ.", "原因是骰子：种子不同。"),
     "strategy": Text(
         "The cause is the strategy: one takes the likeliest token, the other rolls a die.", "原因是策略：一个取最可能的词元，另一个掷骰子。"
+    ),
+    "search": Text(
+        "The cause is the strategy: beam search keeps what makes the whole text likelier, the other lane decides token by token.",
+        "原因是策略：束搜索保留使整段文本更可能的选择，另一条通道逐个词元决定。",
+    ),
+    "drafts": Text(
+        "The cause is the drafter's dice: the distribution is the same, but a drawn guess is judged by dice of its own.",
+        "原因是起草器的骰子：分布相同，但抽取的猜测由另外的骰子裁定。",
     ),
     "model": Text("The cause is the model: they are different ones.", "原因是模型：两者不同。"),
     "prompt": Text("The cause is the prompt: the tokens that were read differ.", "原因是提示词：读入的词元不同。"),

@@ -10,9 +10,10 @@ from playground.measures import Quantity
 from playground.trace import StepTimed, Trace
 
 #: The parts that add up to a step, in the order in which they run.
-PARTS = ("forward", "processors", "warpers", "select", "cache", "other")
+PARTS = ("draft", "forward", "processors", "warpers", "select", "cache", "other")
 
 PART_LABELS = {
+    "draft": Text("draft", "起草"),
     "forward": Text("forward", "前向计算"),
     "processors": Text("processors", "处理器"),
     "warpers": Text("warpers", "整形器"),
@@ -42,6 +43,8 @@ def lane_parts(trace: Trace, lane: int) -> tuple[Part, ...]:
     whole = sum(step.seconds for step in steps)
     parts = []
     for name in (*PARTS, "recording"):
+        if name == "draft" and not any("draft" in step.parts for step in steps):
+            continue  # a lane that doesn't guess has no such part
         seconds = [step.recording if name == "recording" else step.parts.get(name, 0.0) for step in steps]
         label = PART_LABELS[name]
         over = "Σ recording / Σ step seconds (not part of them)" if name == "recording" else f"Σ {name} / Σ step seconds"

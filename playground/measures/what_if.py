@@ -19,6 +19,7 @@ from playground.engine.dice import Dice
 from playground.engine.knobs import Knob, cast, checked, values_of
 from playground.engine.known import Interval, Known
 from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, BoundStage, Stage, Temperature, knob_owners, recorded_context, stages
+from playground.engine.strategies import strategies
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.trace import StageAbout, StageView, StepView, TokenChosen, TokensNamed, Trace
 
@@ -26,6 +27,12 @@ Verdict = Literal["same", "flips", "flips_unrecorded", "flips_unsure", "undecide
 
 #: Ways of decoding that choose each token by its own distribution: by argmax, or by the die `choose`.
 CHOOSERS = ("greedy", "sample")
+
+
+def chooses_as(strategy: str) -> str:
+    """The strategy that would take the same token at every step: a speculative lane writes what its plain one would."""
+    return str(getattr(strategies.get(strategy), "plain", strategy))
+
 
 NO_DISTRIBUTION = Text("No distribution of this step was recorded.", "这一步没有记录分布。")
 NO_LOGITS = Text("A server's log-probabilities are not enough: run it here.", "服务器给出的对数概率不足以重新决定：请在这里运行。")

@@ -35,10 +35,11 @@ from playground.experiments.load import (
 )
 from playground.figures import load as load_figures
 from playground.measures.percentiles import percentile
-from playground.measures.server_k import KVerdict, config_text, which_k
+from playground.measures.server_k import which_k
 from playground.measures.server_load import SIDES, LoadResult, Slo, cell_numbers, summary
 from playground.records import load_table
 from playground.ui.packets import rounded
+from playground.ui.servers import verdict_json
 from playground.ui.views import Answer, look_of
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class LoadRuns:
         return {
             "sentence": (found.sentence if found is not None else _plain_sentence(result)).to_json(),
             "levels": [level.to_json() for level in found_levels],
-            "verdict": None if found is None else _verdict_json(found),
+            "verdict": None if found is None else verdict_json(found),
             "sentences": [] if found is not None else [_level_sentence(result, index).to_json() for index in range(len(result.setup.levels))],
             "compared": _table(load_table.compared(result, found_levels)),
             "loaded": _table(load_table.loaded(result, found_levels)),
@@ -282,10 +283,6 @@ def _take(run: LoadRun, step: LoadStep) -> None:
         run.restart = {"server": step.server, "problem": step.problem.to_json() if step.problem is not None else None}
     elif isinstance(step, LoadEnded):
         run.result, run.phase = step.result, "done"
-
-
-def _verdict_json(found: KVerdict) -> Answer:
-    return {**found.to_json(), "config_text": None if found.config is None else config_text(found.config)}
 
 
 def _level_sentence(result: LoadResult, level: int) -> Text:

@@ -11,6 +11,7 @@ from playground.backends.server_request import KIND_NAMES, refused_stages, serve
 from playground.backends.servers import Capabilities, ServerEntry
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.measures import Quantity, server_pasted
+from playground.measures.server_k import KVerdict, config_text
 from playground.measures.server_rounds import rounds
 from playground.measures.server_speculation import SpeculationRecord, speculation_record
 from playground.request import Lane, Request
@@ -162,7 +163,13 @@ def _pasted(found: server_pasted.Pasted) -> Answer:
         for one, other in zip(found.positions, found.conditional, strict=True)
     ]
     del told["conditional"]
+    told["which_k"] = None if found.which_k is None else verdict_json(found.which_k)
     return told
+
+
+def verdict_json(found: KVerdict) -> Answer:
+    """Which k, with the server's setting as it stands on its command line."""
+    return {**found.to_json(), "config_text": None if found.config is None else config_text(found.config)}
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from playground.engine.knobs import Registry
+from playground.engine.record import Scale
 from playground.errors import Text
 from playground.trace import Event
 
@@ -39,6 +40,11 @@ class Strategy:
     def rows(self) -> int:
         """How many sequences of the KV cache it fills."""
         return 1
+
+    @property
+    def scale(self) -> Scale:
+        """What the stages are given."""
+        return "logit"
 
     def min_tokens_to_keep(self, ends: int) -> int:
         """How many tokens warpers must leave; `ends` is the number of EOS ids."""

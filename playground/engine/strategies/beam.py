@@ -14,6 +14,7 @@ from torch import Tensor
 
 from playground.engine.hypotheses import Ended, Path, Pool
 from playground.engine.knobs import knob
+from playground.engine.record import Scale
 from playground.engine.stages import BoundStage
 from playground.engine.strategies import Steps, Strategy, strategies
 from playground.engine.task import Choice, Row, Scored, Task, one_thread
@@ -157,6 +158,10 @@ class BeamSearch(Strategy):
     def rows(self) -> int:
         return self.num_beams
 
+    @property
+    def scale(self) -> Scale:
+        return "raw_log_probability" if self.num_beams > 1 else "logit"  # one beam is greedy decoding
+
     def min_tokens_to_keep(self, ends: int) -> int:
         return ends + 1 if self.do_sample else 1  # one token besides the ends, so that a beam can go on
 
@@ -263,7 +268,7 @@ class BeamSearch(Strategy):
         scored = self._score(task, own, [path.row for _, path in beams])
         with task.clock.part("select"), one_thread(own.device):
             raw, final = scored.raw, scored.scores
-            if self.num_beams == 1:
+            if self.scale == "logit":
                 raw, final = raw.log_softmax(-1), final.log_softmax(-1)
             total = final + torch.tensor([[path.score] for _, path in beams], device=own.device)  # [n, V]
             keys = total + self._noise(task, beams, total.shape[-1]).to(own.device) if self.do_sample else total
@@ -286,12 +291,12 @@ class BeamSearch(Strategy):
         return continuations
 
     def _score(self, task: Task, logits: Tensor, rows: Sequence[Row]) -> Scored:
-        """Log-softmax, then the processors, not renormalised. One beam is greedy decoding, where they see logits."""
-        if self.num_beams == 1:
+        """Log-softmax, then the processors, not renormalised; of one beam the processors see logits."""
+        if self.scale == "logit":
             return task.score(logits, rows)
         with task.clock.part("select"), one_thread(logits.device):
             log_probabilities = logits.log_softmax(-1)
-        return task.score(log_probabilities, rows, scale="raw_log_probability")
+        return task.score(log_probabilities, rows, scale=self.scale)
 
     def _noise(self, task: Task, beams: Sequence[tuple[int, Path]], vocabulary: int) -> Tensor:
         """Gumbel noise `[n, V]`, float64: the highest sums of score and noise are a draw without replacement from the scores' softmax."""
