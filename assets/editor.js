@@ -80,6 +80,7 @@ class Editor {
     return [
       refused && !shownAtKnob ? el("p.error", { role: "alert" }, t("not_applied", { text: said(refused.text) })) : null,
       this.field("lane-name", t("name"), null, el("input", { type: "text", maxlength: "60", value: lane.name, onchange: (event) => edit((one) => { one.name = event.target.value; }) })),
+      ...serverFields(this, lane),
       this.field("lane-strategy", t("strategy"), said(strategy.summary), this.choice(declarations.strategies.map((one) => [one.name, said(one.label)]), lane.strategy,
         (value) => edit((one) => app.setStrategy(one, value)))),
       ...Object.entries(strategy.knobs).filter(([, knob]) => asksFor(strategy, lane, knob)).map(([name, knob]) => this.knob(lane, null, name, knob)),
@@ -93,7 +94,6 @@ class Editor {
         onchange: (event) => edit((one) => { one.max_new_tokens = asNumber(event.target.value); }) })),
       this.field("lane-stop", t("stop_strings"), t("stop_help"), el("textarea", { rows: "2", spellcheck: "false", value: lane.stop.map(escaped).join("\n"),
         onchange: (event) => edit((one) => { one.stop = event.target.value.split("\n").filter(Boolean).map(unescaped); }) })),
-      ...serverFields(this, lane),
       lane.server ? null : this.field("lane-model", t("model"), null, this.choice([["", t("model_same")], ...this.modelChoices(lane.model)], lane.model ?? "", (value) => edit((one) => { one.model = value || null; }))),
     ];
   }
@@ -131,13 +131,14 @@ class Editor {
     return el("div", { class: `knob${isOff ? " is-off" : ""}${idle ? " idle" : ""}${message ? " wrong" : ""}`, "data-knob": name },
       el("div.knob-head", {}, help, pageLink("a.knob-entry", "parameters", name, { "aria-label": t("entry_of", { name: label }), title: t("entry_of", { name: label }) }, "?"), idle ? el("span.tag", {}, t("idle")) : null, stageMark(app, lane, stage), status),
       el("div.knob-control", {}, this.control(id, label, knob, value, set)),
+      name === "drafter" && app.declarations.drafters?.[value] ? el("span.field-help", {}, said(app.declarations.drafters[value].summary)) : null,
       message ? el("p.error", { role: "alert" }, message) : null);
   }
 
   control(id, label, knob, value, set) {
     const shared = { "aria-label": label };
     if (knob.kind === "bool") return el("input.switch", { ...shared, "data-focus": id, type: "checkbox", role: "switch", checked: Boolean(value), onchange: (event) => set(event.target.checked) });
-    if (knob.kind === "choice") return this.choice(knob.choices.map((one) => [one, one.replaceAll("_", " ")]), value, set, { ...shared, "data-focus": id });
+    if (knob.kind === "choice") return this.choice(knob.choices.map((one) => [one, (id === "knob-drafter" && said(this.app.declarations.drafters?.[one]?.label)) || one.replaceAll("_", " ")]), value, set, { ...shared, "data-focus": id });
     if (knob.kind === "tokens" || knob.kind === "biases") {
       return el("textarea", { ...shared, "data-focus": id, rows: "2", spellcheck: "false", placeholder: knob.range, value: asLines(value), onchange: (event) => set(event.target.value) });
     }
@@ -202,6 +203,8 @@ class Editor {
       ...serversSection(app),
       el("button.secondary", { type: "button", onclick: () => app.reset() }, t("classic")),
       el("p.muted", {}, t("classic_help")),
+      el("div.row.draft-pairs", {}, el("span", {}, t("draft_pairs")), Object.keys(declarations.pairs ?? {}).map((name) =>
+        el("button.secondary.small", { type: "button", disabled: app.live, onclick: () => app.askPair(name) }, t(`draft_pair_${name}`)))),
     ];
   }
 

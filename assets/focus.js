@@ -110,12 +110,13 @@ class Focus {
     this.newest = el("button.secondary.small", { type: "button", "data-t": "newest", onclick: () => app.select(app.selection.uid, null) });
     this.sentence = el("p.sentence");
     this.branches = new Branches(app);
+    this.sent = new SentNote(app);
     this.lookBox = el("input", { type: "text", maxlength: "100", spellcheck: "false", autocomplete: "off", "data-t-placeholder": "look_up_placeholder", "data-t-label": "look_up" });
     this.found = el("p.look-up-found", { "aria-live": "polite" });
     const form = this.lookUpForm = el("form.look-up", { onsubmit: (event) => this.lookUp(event) },
       el("span.field-label", { "data-t": "look_up" }), this.lookBox, el("button.secondary", { type: "submit", "data-t": "look_up_button" }), this.found);
     return el("section.panel", {}, el("div.panel-head", {}, el("div.walker", {}, this.back, this.where, this.on, this.newest), this.pair.button),
-      this.single = el("div.single-view", {}, this.sentence, this.branches.root, this.picture.root, app.whatIf.root, form), this.pair.root);
+      this.single = el("div.single-view", {}, this.sentence, this.branches.root, this.sent.root, this.picture.root, app.whatIf.root, form), this.pair.root);
   }
 
   drawPipeline() {
@@ -135,6 +136,7 @@ class Focus {
     this.on.disabled = !token || position >= log.tokens.length - 1;
     this.where.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, token ? ` · ${t("token_number", { number: position + 1 })} ${t("of_tokens", { count: log.tokens.length })}` : ""));
     this.branches.draw(uid, token);
+    this.sent.draw(uid);
     this.lookUpForm.hidden = Boolean(serverOf(app, uid));
     app.whatIf.root.classList.toggle("remote", Boolean(serverOf(app, uid)));
     if (!token) return this.sentence.replaceChildren();

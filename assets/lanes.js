@@ -187,8 +187,8 @@ class LaneCard {
         cell = { term: el("dt"), value: el("b"), unit: el("span.unit"), measure };
         cell.group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
         this.app.popover.explain(cell.group, () => measureHint(cell.measure, this.app.run));
-        cell.group.style.order = Object.keys(short).indexOf(name);
-        if (name.startsWith("server_")) cell.group.classList.add("reported");
+        cell.group.style.order = 2 * Object.keys(short).indexOf(name);
+        cell.reported = name.startsWith("server_");
         this.measures.set(name, cell);
         this.numbers.append(cell.group);
       }
@@ -199,6 +199,16 @@ class LaneCard {
       }
     }
     const names = new Set(entries.map(([name]) => name));
+    const told = [...names].some((name) => this.measures.get(name).reported);
+    this.root.classList.toggle("on-server", short === SERVER_MEASURES);
+    if (told && this.reported !== language) {
+      this.reported = language;
+      this.numbers.querySelector(".measures-reported")?.remove();
+      this.numbers.append(reportedHead());
+    } else if (!told && this.reported) {
+      this.reported = null;
+      this.numbers.querySelector(".measures-reported").remove();
+    }
     for (const [name, cell] of this.measures) cell.group.hidden = !names.has(name);
   }
 

@@ -195,7 +195,7 @@ class LoadPanel {
       el("button", { type: "button", "aria-pressed": String(Boolean(this.own)), onclick: () => this.promptsFile.click() }, this.own ? this.own.name : t("load_prompts_own")))), el("span.field-help", {}, t("load_prompts_help")));
     const ready = asked.baseline && asked.speculative && !this.running && !this.beginning;
     this.fields.replaceChildren(
-      servers.length ? "" : el("p.muted", {}, t("load_need_servers")),
+      servers.length || app.servers.public ? "" : el("p.muted", {}, t("load_need_servers")),
       el("div.load-row", {}, pick("baseline"), pick("speculative"), prompts),
       el("div.load-row", {}, field("concurrency", "load_concurrency", "load_concurrency_help"), field("repeats", "load_repeats"), field("max_new_tokens", "load_tokens"), field("requests", "load_requests", "load_requests_help")),
       el("details.section", { open: opened }, el("summary", {}, t("load_more")),
@@ -343,15 +343,16 @@ class LoadPanel {
       const count = Math.max(0, view.requests.length - 1);
       const pays = view.verdict ? view.verdict.levels.some((level) => level.k > 0) : null;
       const told = el("span.muted", { "aria-live": "polite" });
+      const inWords = (rows) => tableOf(language === "zh" ? rows.map((row) => row.map((cell) => view.words[cell] ?? cell)) : rows);
       this.result.replaceChildren(...[
-        el("h4.servers-verdict-h", {}, t("load_verdict")),
+        el("h4.plot-title", {}, t("load_verdict")),
         el("p.draft-verdict", { "data-won": pays === null ? "unknown" : pays ? "yes" : "no" }, said(view.sentence)),
         view.verdict ? verdictBlock(view.verdict) : el("ul.verdict-levels", {}, view.sentences.map((sentence) => el("li", {}, said(sentence)))),
         ...view.notes.map((note) => el("p.pasted-note", {}, said(note))), ...view.failures.map((line) => el("p.error", {}, line)),
-        el("h4.plot-title", {}, t("load_compared")), el("div.load-compared", {}, tableOf(view.compared)), el("p.muted", {}, t("load_compared_help")),
+        el("h4.plot-title", {}, t("load_compared")), el("div.load-compared", {}, inWords(view.compared)), el("p.muted", {}, t("load_compared_help")),
         el("div.draft-figures", {}, names.map((name, index) => el("div", { class: name === "over_time" ? "wide-figure" : "" }, el("h4.plot-title", {}, t(`load_fig_${name}`)), this.plots[index].root))),
-        el("details.plot-table", {}, el("summary", {}, t("load_loaded")), tableOf(view.loaded)),
-        el("details.plot-table", {}, el("summary", {}, t("load_requested", { count: view.request_count })), count < view.request_count ? el("p.muted", {}, t("load_requested_shown", { shown: count })) : "", count ? tableOf(view.requests) : ""),
+        el("details.plot-table", {}, el("summary", {}, t("load_loaded")), inWords(view.loaded)),
+        el("details.plot-table", {}, el("summary", {}, t("load_requested", { count: view.request_count })), count < view.request_count ? el("p.muted", {}, t("load_requested_shown", { shown: count })) : "", count ? inWords(view.requests) : ""),
         el("p.muted.load-about", {}, view.about),
         el("div.row.load-buttons", {}, el("button.secondary", { type: "button", onclick: () => this.save() }, icon("download"), t("load_save")), el("button.secondary", { type: "button", onclick: async () => {
           const saved = await app.call("load_saved", this.id);

@@ -145,6 +145,11 @@ class Page {
     this.replay = new Replay(recording, (packets) => this.replayed(packets));
     this.draw();
     this.editor.draw();
+    const guesses = recording.about.lanes.findIndex((lane) => speculative(lane.strategy));
+    if (guesses >= 0) {
+      this.selectLane(uids[guesses]);
+      this.focus.show("speculation");
+    }
     if (calm()) this.replay.skip();
     else this.replay.play();
   }
@@ -257,6 +262,15 @@ class Page {
     this.editor.close();
     this.setRequest(this.declarations.classic);
     this.changed();
+  }
+
+  /** A plain and a speculative lane on a prompt of ours, and run them. */
+  askPair(name) {
+    if (this.live || this.starting) return;
+    this.editor.close();
+    this.setRequest(this.declarations.pairs[name]);
+    this.changed();
+    this.start();
   }
 
   changed() {
@@ -783,7 +797,7 @@ class Page {
     else if (live && this.bus.broken) text = t("status_reconnecting");
     else if (live) [text, progress] = this.runStatus();
     else if (phase === "failed") [text, wrong] = [said(run.state.error?.text) || t("status_failed"), true];
-    else if (models && models.state !== "ready") {
+    else if (models && models.state !== "ready" && this.needsModel) {
       text = models.error ? said(models.error.text) : said(models.text) || t(`state_${models.state}`);
       wrong = models.state === "failed";
       progress = wrong ? null : models.progress ?? -1;

@@ -57,7 +57,8 @@ Object.assign(TEXTS, {
   stage_refused: { en: "refused by {name}", zh: "{name} 拒绝" },
   on_server: { en: "on {name}", zh: "在 {name}" },
   chunk_of: { en: "Chunk {number}: {tokens}, {gap}.", zh: "第 {number} 块：{tokens}，{gap}。" },
-  chunk_tokens: { en: "{count} token(s)", zh: "{count} 个词元" },
+  chunk_tokens: { en: "{count} tokens", zh: "{count} 个词元" },
+  chunk_token: { en: "one token", zh: "1 个词元" },
   chunk_uncounted: { en: "tokens not counted by the server", zh: "服务器未统计词元数" },
   chunk_gap: { en: "{ms} after the chunk before it", zh: "距上一块 {ms}" },
   chunk_first: { en: "{ms} after the request was sent", zh: "距请求发出 {ms}" },
@@ -65,11 +66,12 @@ Object.assign(TEXTS, {
   server_no_numbers: { en: "The server gives no log-probabilities here.", zh: "服务器在此未给出对数概率。" },
   server_own_id: { en: "no id from the server", zh: "服务器未给出编号" },
   server_sentence: { en: "wrote {token}", zh: "写出 {token}" },
+  sent_title: { en: "What was sent to {name} (POST /v1/{path})", zh: "发送给 {name} 的内容（POST /v1/{path}）" },
   remote_loop: { en: "n/a (remote): what a server’s loop spends its time on can’t be seen from here. Its chunk gaps and its own figures stand in the lane’s numbers.", zh: "不适用（远程）：从这里看不到服务器循环的耗时分布。数据块间隔与服务器自身的数据见通道的数字行。" },
   remote_kv: { en: "n/a (remote): the KV cache of {name} is on the server. Its use over time is part of the experiment on the page Servers.", zh: "不适用（远程）：{name} 的 KV 缓存在服务器上。其占用变化见“服务器”页的实验。" },
   remote_latency: { en: "{name}: n/a (remote) in this picture, whose steps were timed on this machine. Times by chunk are in the lane’s numbers.", zh: "{name}：不适用（远程），此图只含本机计时的步。按数据块的时间见通道的数字行。" },
-  measure_token_p50: { en: "s/token p50*", zh: "摊销 p50" },
-  measure_token_p95: { en: "s/token p95*", zh: "摊销 p95" },
+  measure_token_p50: { en: "amortised p50", zh: "摊销 p50" },
+  measure_token_p95: { en: "amortised p95", zh: "摊销 p95" },
   measure_tpot: { en: "TPOT", zh: "TPOT" },
   measure_gap_p50: { en: "chunk gap p50", zh: "块间隔 p50" },
   measure_gap_p95: { en: "chunk gap p95", zh: "块间隔 p95" },
@@ -125,6 +127,11 @@ const SERVER_MEASURES = {
 /** The server that wrote a lane of the run; null for a lane of this machine. */
 function serverOf(app, uid) {
   return app.run?.about?.lanes[app.run.uids.indexOf(uid)]?.server ?? null;
+}
+
+/** Over the figures that a server gives of itself. */
+function reportedHead() {
+  return el("div.measures-reported", { style: `order: ${2 * Object.keys(SERVER_MEASURES).indexOf("server_queue") - 1}` }, el("dt", {}, t("measures_reported")), el("dd"));
 }
 
 /** The measures that a lane's card shows, with their short names. */
@@ -280,7 +287,7 @@ function serverCandidates(app, token, uid) {
 
 function chunkWords(chunk) {
   const gap = chunk.gap === null ? t("chunk_first", { ms: milliseconds(chunk.s) }) : t("chunk_gap", { ms: milliseconds(chunk.gap) });
-  return t("chunk_of", { number: chunk.number, tokens: chunk.t === null ? t("chunk_uncounted") : t("chunk_tokens", { count: chunk.t }), gap });
+  return t("chunk_of", { number: chunk.number, tokens: chunk.t === null ? t("chunk_uncounted") : t(chunk.t === 1 ? "chunk_token" : "chunk_tokens", { count: chunk.t }), gap });
 }
 
 /** Under the tokens of a server lane: what can't be believed of its numbers. */
@@ -295,6 +302,26 @@ function serverSentence(name, token) {
   const logarithm = token.rlp ?? token.lp;
   const facts = [token.d ? t(`doubt_${token.d}`) : token.sc ? t("server_token", { p: probability(logarithm === null ? null : Math.exp(logarithm)), scale: t(`scale_${token.sc}`) }) : t("server_no_numbers"), token.chunk ? chunkWords(token.chunk) : null];
   return [el("b", {}, name), ` ${before}`, el("code.token-name", {}, token.n), `${after}: ${facts.filter(Boolean).join(" · ")}`];
+}
+
+/** The whole request as it was sent to a lane's server: every parameter by name, so that no default of the server's slips in. */
+class SentNote {
+  constructor(app) {
+    this.app = app;
+    this.title = el("summary");
+    this.body = el("pre", { tabindex: "0" });
+    this.root = el("details.sent-note", { hidden: true }, this.title, this.body);
+  }
+
+  draw(uid) {
+    const { run } = this.app;
+    const sent = run.about?.lanes[run.uids.indexOf(uid)]?.sent ?? null;
+    this.root.hidden = !sent;
+    if (!sent) return;
+    const { path, ...body } = sent;
+    this.title.textContent = t("sent_title", { name: serverOf(this.app, uid), path });
+    this.body.textContent = Object.entries(body).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join("\n");
+  }
 }
 
 /** What the panels of this machine say where a lane ran elsewhere. */
@@ -398,7 +425,7 @@ class RemoteSpeculation {
         el("button.remote-go", { type: "button", "aria-label": label, disabled: !placed, onclick: () => {
           const uid = app.run.uids[lane];
           app.select(uid, stop - 1);
-          app.lanes.card(uid)?.strip.mark(start, stop);
+          app.lanes.card(uid)?.strip.frame(start, stop);
         } }, String(index + 1)),
         el("span.draft-guesses", { "data-shade": "origin" }, guesses, extra ? [el("span.draft-arrow", {}, "→"), el("span.draft-extra.token", { "data-origin": origin }, extra.n)] : null, placed ? null : el("span.muted", {}, t("remote_round_unplaced"))),
         el("span.draft-ms", {}, `${accepted} / ${drafted ?? "?"}`));

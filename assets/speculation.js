@@ -17,7 +17,7 @@ Object.assign(TEXTS, {
   draft_told_bonus: { en: "All {count} guesses before it stood; the same forward gave this token on top.", zh: "之前的 {count} 个猜测全部成立；同一次前向额外给出此词元。" },
   draft_told_plain: { en: "No guess stood before it: {why}.", zh: "之前没有猜测：{why}。" },
   draft_die: { en: ", die u = {u}", zh: "，骰子 u = {u}" },
-  draft_no_die: { en: ", greedy: no die", zh: "，贪心：不掷骰子" },
+  draft_no_die: { en: " (greedy: p is 1 for the likeliest token, 0 for every other)", zh: "（贪心：最可能的词元 p 为 1，其余为 0）" },
   draft_why_no_match: { en: "the drafter found nothing", zh: "起草器没有找到" },
   draft_why_adaptive: { en: "guessing pauses, nothing was accepted lately", zh: "近来毫无接受，暂停猜测" },
   draft_why_max_new_tokens: { en: "only one token is left to write", zh: "只剩一个词元可写" },
@@ -311,6 +311,7 @@ class SpeculationPanel {
   }
 
   speak(log) {
+    const { app } = this;
     const first = this.spoken === undefined;
     this.spoken = language;
     const bar = (kind, key) => el("span.draft-key", {}, el(`span.draft-part.${kind}`), t(key));
@@ -319,7 +320,7 @@ class SpeculationPanel {
     this.cards.replaceChildren(...Object.entries(DRAFT_CARDS).map(([name, config]) => el("article.draft-card", {},
       el("h4", {}, name === "mtp" ? "MTP" : name === "eagle" ? "EAGLE" : "Medusa"), el("p", {}, t(`draft_card_${name}`)), el("p", {}, t(`draft_needs_${name}`)), el("p.muted", {}, t("draft_with"), " ", el("code", {}, `--speculative-config '${config}'`)))));
     this.pairs.replaceChildren(el("span", {}, t("draft_pairs")), ...["copying", "not_copying"].map((name) =>
-      el("button.secondary.small", { type: "button", onclick: () => this.askPair(name) }, t(`draft_pair_${name}`))));
+      el("button.secondary.small", { type: "button", onclick: () => app.askPair(name) }, t(`draft_pair_${name}`))));
     if (!first) this.rounds.clear(log);
     this.forget();
     if (this.tables) this.drawTables();
@@ -430,16 +431,6 @@ class SpeculationPanel {
     app.setStrategy(lane, tables.plain_strategy);
     app.insert({ ...lane, name: t("draft_plain_name") }, at, false);
     app.start(false);
-  }
-
-  askPair(name) {
-    const { app } = this;
-    const pair = app.declarations.pairs?.[name];
-    if (!pair || app.live) return;
-    app.editor.close();
-    app.setRequest(pair);
-    app.changed();
-    app.start();
   }
 
   // --- three factors -----------------------------------------------------------------------

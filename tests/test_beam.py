@@ -159,6 +159,18 @@ def test_a_forced_beginning_counts_as_prompt(family: str) -> None:
         assert shown(events) == answers(events)[0].tokens and shown(events)[:3] == forced
 
 
+def test_what_may_still_come_counts_from_the_forced_beginning() -> None:
+    """`early_stopping` "never" looks at the longest text that is possible."""
+    strategy = beam(num_beams=2, length_penalty=0.5, early_stopping="never")
+    for seed in range(30):
+        task = toy_task(ToyModel(seed=seed, spread=1.0), (1, 2), max_new_tokens=12, eos=(3, 4))
+        task.forced = (5, 6, 7, 5, 6, 7)
+        forced = run_alone(task, strategy)
+        whole = search(ToyModel(seed=seed, spread=1.0), strategy, prompt=(1, 2, *task.forced), max_new_tokens=6, eos=(3, 4))
+        assert len(steps_of(forced)) == len(steps_of(whole))
+        assert [one.tokens[6:] for one in ranking(forced).hypotheses] == [one.tokens for one in ranking(whole).hypotheses]
+
+
 def test_a_forced_end_ends_the_lane_without_a_search() -> None:
     task = toy_task(ToyModel(), PROMPT, max_new_tokens=10, eos=(3,))
     task.forced = (5, 3)

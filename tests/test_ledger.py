@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from playground.measures.ledger import Ledger, identity, ledger, plain_lane, refusal, rows, verdict
+from playground.measures.ledger import Difference, Ledger, first_difference, identity, ledger, plain_lane, refusal, rows, verdict
 from playground.measures.which_k import (
     Factors,
     accepted_length,
@@ -17,7 +17,7 @@ from playground.measures.which_k import (
     interpolated,
     predicted,
 )
-from playground.trace import PromptRead, StageAbout, Trace
+from playground.trace import PromptRead, StageAbout, StepView, Trace
 from tests.toy_drafts import ACCEPTED, NEVER, REJECTED, STAGE, draft_events, draft_trace
 
 #: Best speed-up, and the smallest k that gives it to two digits, by draft cost c and acceptance α; "steep" verifies at half a step more per guess.
@@ -227,3 +227,11 @@ def test_a_lane_that_has_only_begun_has_empty_books() -> None:
     assert verdict(books).en == "Nothing has been guessed yet."
     assert {row.quantity.value for row in rows(books) if row.group in ("rates", "speed")} == {None}
     assert books.factors is None and identity(books)
+
+
+def test_where_the_lane_and_its_plain_one_part() -> None:
+    assert first_difference(ledger(draft_trace(), 1)) is None and first_difference(ledger(draft_trace(plain=False), 0)) is None
+    trace = draft_trace()
+    view = StepView((3, 5), (2.5, 2.25), 3.0, 0.5, 30, 0.0, (0,) * 64)
+    events = [(n, replace(e, token=5, view=view) if n == 0 and e.kind == "token_chosen" and e.position >= 3 else e) for n, e in trace.events]
+    assert first_difference(ledger(Trace(trace.about, events), 1)) == Difference(position=3, plain=5, own=3, gap=0.25)

@@ -111,7 +111,7 @@ def test_without_metrics_and_without_figures_nothing_is_made_up() -> None:
     unknown = ("acceptance", "acceptance_length", "tokens_per_forward", "running", "kv_usage", "preemptions", "prefix_hits", "gpu_utilisation")
     assert [value(cell, name) for name in unknown] == [None] * len(unknown)
     assert which_k(result) is None
-    assert "| – |" in markdown(result, None)
+    assert "| – |" in markdown(result, None) and "Which k: unknown" in markdown(result, None)
 
 
 def test_an_open_loop_sends_at_the_dices_times() -> None:
@@ -216,6 +216,21 @@ def test_options_out_of_range_are_named(change: dict[str, Any], words: str) -> N
         replace(FEW, **change).check()
 
 
+@pytest.mark.parametrize("raw", [None, [], {"repeats": "many"}, {"levels": [{"streams": 2}]}, {"levels": 4}, {"slo": {"ttft": "x"}}, {"port": 1}, {
+    "knobs": 3}, {"sample_every": float("inf")}, {"levels": [{"concurrency": 1, "rate": 2}]}, {"seed": -1}])  # fmt: skip
+def test_options_of_the_wrong_shape_are_refused(raw: Any) -> None:
+    with pytest.raises(BadValue):
+        LoadOptions.from_json(raw)
+
+
+def test_options_are_read_from_plain_values() -> None:
+    raw = {"levels": [{"concurrency": 4}, {"rate": 2.5}], "repeats": 2, "strategy": "sample", "knobs": {"temperature": 0.8}, "slo": {"tpot": 0.02}}
+    found = LoadOptions.from_json(raw)
+    assert found == LoadOptions(
+        levels=(Level(concurrency=4), Level(rate=2.5)), repeats=2, strategy="sample", knobs={"temperature": 0.8}, slo=Slo(tpot=0.02)
+    )
+
+
 # --- numbers by hand ------------------------------------------------------------------------------
 
 
@@ -284,7 +299,7 @@ def test_a_broken_result_is_refused() -> None:
     cell = good["cells"][0]
     for broken in (
         {**good, "version": 99}, {**good, "extra": 1}, {**good, "servers": {}}, {**good, "cells": [cell, cell]},
-        {**good, "cells": [{**cell, "level": 7}]},
+        {**good, "cells": [{**cell, "level": 7}]}, {**good, "cells": [{**cell, "requests": [{**cell["requests"][0], "chunk_tokens": [1, 10**9]}]}]},
         {**good, "cells": [{**cell, "seconds": -1}]}, {**good, "cells": [{**cell, "requests": [{**cell["requests"][0], "tokens": -1}]}]},
     ):  # fmt: skip
         with pytest.raises(PlaygroundError, match="load result"):
@@ -301,7 +316,7 @@ def test_a_broken_result_is_refused() -> None:
 def test_the_command_line_runs_prints_and_shows_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, out, record = tmp_path / "mine.jsonl", tmp_path / "out.json", tmp_path / "record.md"
     mine.write_text('{"prompt": "Say a"}\n{"prompt": "Say b"}\n')
-    with pair(PacedServer(step=0.02), PacedServer(step=0.02, accepted=3)) as (one, other):
+    with pair(PacedServer(step=0.03), PacedServer(step=0.03, accepted=3)) as (one, other):
         arguments = ["--concurrency", "1,2", "--repeats", "1", "--requests", "2", "--max-new-tokens", "9", "--warm-up", "0"]
         config = '{"method": "ngram", "prompt_lookup_max": 4}'
         code = main([
@@ -311,7 +326,8 @@ def test_the_command_line_runs_prints_and_shows_again(tmp_path: Path, capsys: py
     said = capsys.readouterr()
     assert code == 0 and "\r" not in said.err
     assert f"| {' | '.join(COMPARED)} |" in said.out and "| 1 stream |" in said.out and "n/a (" in said.out
-    assert "Which k:" in said.out and '--speculative-config \'{"method": "ngram", "prompt_lookup_max": 4, "num_speculative_tokens": 3}\'' in said.out
+    # Which of the k is best hangs on the times of this run.
+    assert "Which k:" in said.out and '--speculative-config \'{"method": "ngram", "prompt_lookup_max": 4, "num_speculative_tokens": ' in said.out
     rows = [line for line in record.read_text().splitlines() if line.startswith("| speculative | ")]
     assert len(rows) == 4 and "| 75.0 % |" in rows[0]  # a row per request: three of four guesses accepted
     result = LoadResult.from_json(out.read_text())

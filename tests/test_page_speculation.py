@@ -58,7 +58,7 @@ def test_every_token_tells_where_it_comes_from(open_bare: Opener, tmp_path: Path
 def test_the_rounds_are_walked_by_the_keyboard_and_select_their_tokens(open_bare: Opener, tmp_path: Path) -> None:
     page = open_bare(reduced_motion="reduce")
     open_drafts(page, tmp_path, draft_trace())
-    rounds = page.locator(".draft-round")
+    rounds = page.locator("#playground-panel-speculation .draft-round")
     expect(rounds).to_have_count(7)
     expect(rounds.nth(0).locator(".draft-guess.accepted")).to_have_count(3)
     expect(rounds.nth(1).locator(".draft-cut + .draft-guess.rejected + .draft-guess.never")).to_have_count(1)
@@ -71,7 +71,7 @@ def test_the_rounds_are_walked_by_the_keyboard_and_select_their_tokens(open_bare
     strip = page.locator(".strip").nth(1)
     expect(strip.locator(".token.of-round")).to_have_count(2)
     expect(strip.locator(".token.selected")).to_have_attribute("data-position", "6")
-    detail = page.locator(".draft-detail")
+    detail = page.locator("#playground-panel-speculation .draft-detail")
     expect(detail.locator("tbody tr")).to_have_count(3)
     expect(detail.locator("tbody tr").nth(1)).to_contain_text("✗ rejected")
     page.keyboard.press("ArrowDown")
@@ -85,20 +85,20 @@ def test_the_rounds_are_walked_by_the_keyboard_and_select_their_tokens(open_bare
 def test_the_ledger_says_what_won_and_the_factors_ask_what_if(open_bare: Opener, tmp_path: Path) -> None:
     page = open_bare(reduced_motion="reduce")
     open_drafts(page, tmp_path, draft_trace())
-    expect(page.locator(".draft-verdict")).to_contain_text("It paid: 1.27 times as fast as the plain lane")
-    row = page.locator('.draft-ledger tr[data-row="acceptance_rate"]')
+    expect(page.locator("#playground-panel-speculation .draft-verdict")).to_contain_text("It paid: 1.27 times as fast as the plain lane")
+    row = page.locator('#playground-panel-speculation .draft-ledger tr[data-row="acceptance_rate"]')
     expect(row).to_contain_text("0.643")
     expect(row).to_contain_text("accepted / guessed = 9 / 14")
-    expect(page.locator('.draft-ledger tr[data-row="speed_up"]')).to_contain_text("1.27")
-    expect(page.locator(".draft-same")).to_contain_text("15 of 15 compared are equal (float32)")
-    alpha = page.locator('.draft-factor[data-factor="alpha"]')
+    expect(page.locator('#playground-panel-speculation .draft-ledger tr[data-row="speed_up"]')).to_contain_text("1.27")
+    expect(page.locator("#playground-panel-speculation .draft-same")).to_contain_text("15 of 15 compared are equal (float32)")
+    alpha = page.locator('#playground-panel-speculation .draft-factor[data-factor="alpha"]')
     expect(alpha).to_contain_text("0.82")
     expect(alpha).to_contain_text("measured")
-    page.locator(".draft-factor-box").scroll_into_view_if_needed()
-    expect(page.locator(".draft-run")).to_have_text(re.compile(r"Run it with k = \d+"), timeout=20_000)
+    page.locator("#playground-panel-speculation .draft-factor-box").scroll_into_view_if_needed()
+    expect(page.locator("#playground-panel-speculation .draft-run")).to_have_text(re.compile(r"Run it with k = \d+"), timeout=20_000)
     alpha.locator("input").evaluate("(slider) => { slider.value = '0'; slider.dispatchEvent(new Event('input')); }")
     expect(alpha).to_contain_text("estimated")
-    expect(page.locator(".draft-run")).to_have_text("No k pays here: plain decoding is fastest", timeout=20_000)
+    expect(page.locator("#playground-panel-speculation .draft-run")).to_have_text("No k pays here: plain decoding is fastest", timeout=20_000)
     page.get_by_role("button", name="Back to measured").click()
     expect(alpha).to_contain_text("measured")
     # The plain lane has no guesses: the tab goes.
@@ -109,7 +109,7 @@ def test_the_ledger_says_what_won_and_the_factors_ask_what_if(open_bare: Opener,
 def test_a_lane_without_a_plain_one_is_offered_it(open_bare: Opener, tmp_path: Path) -> None:
     page = open_bare(reduced_motion="reduce")
     open_drafts(page, tmp_path, draft_trace(plain=False), lane=0)
-    expect(page.locator(".draft-verdict")).to_contain_text("whether it paid was not measured")
+    expect(page.locator("#playground-panel-speculation .draft-verdict")).to_contain_text("whether it paid was not measured")
     expect(page.get_by_role("button", name="Add the plain lane and run")).to_be_visible()
 
 
@@ -125,7 +125,7 @@ def test_speculation_on_a_phone_in_chinese_fits(open_bare: Opener, tmp_path: Pat
     play_to_the_end(page)
     page.locator(".lane-tab").nth(1).click()
     page.locator("#playground-tab-speculation").click()
-    expect(page.locator(".draft-verdict")).to_contain_text("划算")
+    expect(page.locator("#playground-panel-speculation .draft-verdict")).to_contain_text("划算")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
@@ -140,11 +140,11 @@ def test_the_pair_runs_live_on_the_default_model(open_page: Opener) -> None:
     page.wait_for_function("window.__playground.run.phase === 'done'", timeout=240_000)
     tokens = page.evaluate("window.__playground.run.tokens")
     assert tokens[0] == tokens[1]
-    expect(page.locator(".draft-verdict")).to_contain_text("times as fast as the plain lane", timeout=20_000)
-    expect(page.locator(".draft-same")).to_contain_text("28 of 28 compared are equal")
-    assert page.locator(".draft-guess.accepted").count() > 0
-    shown = page.locator(".draft-round").count()
-    assert int(page.locator('.draft-ledger tr[data-row="forwards"] .draft-value').inner_text()) == shown
+    expect(page.locator("#playground-panel-speculation .draft-verdict")).to_contain_text("times as fast as the plain lane", timeout=20_000)
+    expect(page.locator("#playground-panel-speculation .draft-same")).to_contain_text("28 of 28 compared are equal")
+    assert page.locator("#playground-panel-speculation .draft-guess.accepted").count() > 0
+    shown = page.locator("#playground-panel-speculation .draft-round").count()
+    assert int(page.locator('#playground-panel-speculation .draft-ledger tr[data-row="forwards"] .draft-value').inner_text()) == shown
     # The settings of the lane show the chosen drafter's knobs alone.
     page.get_by_role("button", name="Settings of speculative").click()
     expect(page.locator('[data-knob="ngram_max"]')).to_be_visible()

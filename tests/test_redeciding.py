@@ -32,6 +32,9 @@ def test_the_parting_of_two_recorded_lanes_is_told_with_its_cause(service: Servi
     trace = recordings.load(name)
     answer = service.parting(f"recording:{name}", 0, 1)
     divergence = first_divergence(trace, 0, 1)
+    if trace.about.lanes[1].strategy == "speculative_greedy":  # its text is the plain lane's
+        assert divergence is None and answer == {"position": None, "same": len(trace.output(0))}
+        return
     assert divergence is not None
     assert answer["position"] == divergence.position and answer["cause"]["kind"] == divergence.cause.kind
     assert f"Token {divergence.position + 1}" in answer["sentence"]["en"] and answer["reason"]["zh"]

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from playground.cli import main
 from playground.engine.strategies import speculative
 from playground.errors import BadValue, PlaygroundError
 from playground.experiments.same_as_target import SameTest, check, chi_squared, compare, pooled, same_as_target
-from playground.request import Request
+from playground.request import Limits, Request
 from playground.ui.same_test import SameTests
-from tests.tiny_folder import tiny_loaded
+from playground.ui.service import Service
+from tests.test_service import collect, packets, started
+from tests.tiny_folder import tiny_folder, tiny_loaded
 
 
 def asked(strategy: str = "speculative_sample", **knobs: Any) -> Request:
@@ -39,6 +42,7 @@ def test_rare_pairs_share_a_cell() -> None:
 def test_the_verdict_never_claims_a_proof() -> None:
     alike = compare([(1, 2)] * 50, [(1, 2)] * 50, [])
     assert alike.p_value is None and "Nothing was guessed" in alike.verdict.en
+    assert compare([(1, 2), (3, 4)] * 4, [(1, 2), (5, 6)] * 4, []).pairs == 3
     assert "All draws are alike" in SameTest(50, 1, None, 0, None, 9, 5, 4).verdict.en
     assert SameTest(50, 3, 1.0, 2, 0.6, 9, 5, 4).verdict.en.startswith("Not rejected")
     assert SameTest(50, 3, 20.0, 2, 0.00005, 9, 5, 4).verdict.en.startswith("Rejected")
@@ -119,3 +123,29 @@ def test_a_test_that_fails_says_why_and_one_that_is_left_ends(monkeypatch: pytes
         time.sleep(0.02)
     monkeypatch.undo()
     assert tests.state(("run", 1))["state"] == "idle"
+
+
+def test_the_service_tests_a_lane_of_a_run() -> None:
+    service = Service(Limits(max_new_tokens=40))
+    service.load(str(tiny_folder()))
+    lane = {"strategy": "speculative_sample", "knobs": {**KNOBS}, "max_new_tokens": 6}
+    run = started(
+        service,
+        {"prompt": {"text": "Hello Hello", "chat": False}, "lanes": [{"strategy": "greedy", "max_new_tokens": 6}, lane], "model": str(tiny_folder())},
+    )
+    collect(packets(service, run))
+    assert service.same_test(run, 1, False)["state"] == "idle"
+    assert "got greedy" in service.same_test(run, 0, True)["error"]["text"]["en"]
+    assert service.same_test(run, 1, True)["state"] == "running"
+    for _ in range(1200):
+        if (found := service.same_test(run, 1, None))["state"] != "running":
+            break
+        time.sleep(0.1)
+    assert found["state"] == "done" and found["done"] == found["draws"] and found["rejected"] is False
+
+
+def test_the_command_says_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "speculative_sample drafter=early_exit exit_layer=1 drafting=probabilistic k=2"
+    code = main(["same", "--prompt", "Hello Hello", "--raw", "--model", str(tiny_folder()), "--draws", "20", "--lane", words, "--device", "cpu"])
+    said = capsys.readouterr()
+    assert code == 0 and said.out.startswith("Too few draws")

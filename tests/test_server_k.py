@@ -109,6 +109,9 @@ def test_a_ledger_gives_the_shape_of_drafts() -> None:
     # The text ended inside drafts: no fewer steps than had one.
     cut = SpeculationRecord("request", "f", steps=20, drafted=80, accepted=40, by_position=(20, 20, 0, 0), tokens=43)
     assert draft_shape(cut, 3) == ((1.0, 1.0, 0.0, 0.0), 1.0)
+    # Told request by request: 36 forwards, although the sums would say 33.
+    exact = SpeculationRecord("request", "f", steps=20, drafted=80, accepted=10, by_position=(6, 3, 1, 0), tokens=43, forwards=36)
+    assert draft_shape(exact, 3) == ((0.3, 0.15, 0.05, 0.0), 20 / 33)
     others = SpeculationRecord("counters", "f", steps=20, drafted=80, accepted=10, by_position=(6, 3, 1, 0), tokens=43, other_tokens=5)
     assert draft_shape(others, 3) is None and draft_shape(SpeculationRecord("unknown"), 3) is None
 

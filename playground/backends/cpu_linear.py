@@ -1,9 +1,10 @@
-"""One token at a time on a CPU: let every core read its share of a weight matrix.
+"""A few tokens at a time on a CPU: let every core read its share of a weight matrix.
 
-A decode step multiplies one row by every weight matrix of the model, and is as fast as memory can be
-read. The BLAS of some builds does such a product on one core. Here the matrix is cut into as many
-blocks of rows as there are threads and given to a batched product, which runs the blocks side by
-side. Every output is the same dot product as before, bit for bit.
+A decode step multiplies one row, or a few (beams, guesses to verify), by every weight matrix of the
+model, and is as fast as memory can be read. The BLAS of some builds does such a product on one core.
+Here the matrix is cut into as many blocks of rows as there are threads and given to a batched product,
+which runs the blocks side by side. For one row every output is the same dot product as before, bit for
+bit; for more it may be summed up in another order.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from playground.backends import cores
 
 #: Below this many weights a product is over before a second core has begun.
 SMALLEST = 64 * 1024
+
+#: So many rows are taken together at the most: beyond it an ordinary matrix product keeps every core busy.
+MOST_ROWS = 16
 
 
 class SplitLinears:
@@ -44,10 +48,10 @@ class SplitLinears:
         return weight.detach().view(self._blocks, -1, weight.shape[1]).transpose(1, 2)
 
     def _product(self, module: nn.Linear, blocks: Tensor, rows: Tensor) -> Tensor:
-        """`rows` `[1, 1, I]` times the weight, `[1, 1, O]`; anything else goes the ordinary way."""
-        if not self._active or rows.numel() != module.in_features:
+        """`rows` `[B, T, I]` times the weight, `[B, T, O]`; more than `MOST_ROWS` go the ordinary way."""
+        if not self._active or rows.numel() > MOST_ROWS * module.in_features:
             return functional.linear(rows, module.weight, module.bias)
-        product = torch.bmm(rows.reshape(1, 1, -1).expand(self._blocks, 1, -1), blocks).view(*rows.shape[:-1], -1)
+        product = in_blocks(rows, blocks)
         return product if module.bias is None else product + module.bias
 
     def release(self) -> None:
@@ -80,7 +84,12 @@ def split_linears(model: Any) -> SplitLinears | None:
     return SplitLinears(model)
 
 
+def in_blocks(rows: Tensor, blocks: Tensor) -> Tensor:
+    """`rows` `[B, T, I]` times `blocks` `[blocks, I, O / blocks]`: `[B, T, O]`."""
+    together = rows.reshape(1, -1, rows.shape[-1]).expand(len(blocks), -1, -1)  # [blocks, B · T, I]
+    return torch.bmm(together, blocks).transpose(0, 1).reshape(*rows.shape[:-1], -1)
+
+
 def _same_in_blocks(weight: Tensor, blocks: int) -> bool:
     row = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype).view(1, 1, -1)
-    split = torch.bmm(row.expand(blocks, 1, -1), weight.view(blocks, -1, weight.shape[1]).transpose(1, 2)).view(1, 1, -1)
-    return torch.equal(split, functional.linear(row, weight))
+    return torch.equal(in_blocks(row, weight.view(blocks, -1, weight.shape[1]).transpose(1, 2)), functional.linear(row, weight))

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 import openai
 import psutil
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 import playground
 from playground.backends.gpu import HostGpus
@@ -58,6 +59,9 @@ WARM_UP_TOKENS = 32
 #: Counters are looked at again until they have counted all replies: so often, so many seconds apart.
 LOOKS, BETWEEN_LOOKS = 10, 0.2
 LOOK_UP = 0.1
+FIRST_SAMPLE = 0.2
+#: Digits of a second that are kept of every chunk: microseconds.
+DIGITS = 6
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ STILL_PLAIN = Text(
 )
 
 
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 @dataclass(frozen=True)
 class LoadOptions:
     """What to ask of both servers; `requests` per cell (None: every prompt once, and at least two per stream)."""
@@ -101,6 +106,18 @@ class LoadOptions:
     slo: Slo = field(default_factory=Slo)
     sample_every: float = 1.0
 
+    @staticmethod
+    def from_json(raw: Any) -> LoadOptions:
+        """Options from plain values that somebody gives; the first thing wrong with them is raised as a `BadValue`."""
+        try:
+            options = TypeAdapter(LoadOptions).validate_python(raw)
+        except ValidationError as error:
+            where = " → ".join(str(part) for part in error.errors()[0]["loc"])[:80] or "options"
+            text = Text("The load's {name} can't be {why}.", "负载的 {name} 无效：{why}。")
+            raise BadValue("load_options", text, name=where, why=repr(error.errors()[0].get("input"))[:80]) from error
+        options.check()
+        return options
+
     def check(self) -> None:
         """Raise `BadValue` for the first value that can't be."""
         _within("levels", len(self.levels), 1, MOST_LEVELS)
@@ -113,6 +130,8 @@ class LoadOptions:
         _within("requests", self.requests if self.requests is not None else 1, 1, MOST_REQUESTS)
         _within("max_new_tokens", self.max_new_tokens, 2, MOST_TOKENS)
         _within("warm_up", self.warm_up or 0, 0, MOST_STREAMS)
+        _within("seed", self.seed, 0, 2**63 - 1)
+        _within("sample_every", self.sample_every, 0.05, 60)
         for name, seconds in (("slo_ttft", self.slo.ttft), ("slo_tpot", self.slo.tpot)):
             _within(name, seconds if seconds is not None else 1, 1e-6, 1e6)
 
@@ -487,7 +506,9 @@ class LoadExperiment:
         """Sample the server's `/metrics` and this host's GPUs until the cell has ended."""
 
         def metrics() -> None:
-            while not ended.wait(self.options.sample_every):
+            pause = min(FIRST_SAMPLE, self.options.sample_every)  # so that a short cell has a sample too
+            while not ended.wait(pause):
+                pause = self.options.sample_every
                 text = _snapshot(entry)
                 if text is None or start is None:
                     return
@@ -602,7 +623,7 @@ def loaded_request(prompt: int, at: float, events: Sequence[Event]) -> LoadedReq
         e2e=chunks[-1].seconds if chunks else None,
         tokens=told if told is not None else own,
         counted="reported" if told is not None else "measured" if own is not None else None,
-        gaps=tuple(max(b.seconds - a.seconds, 0.0) for a, b in itertools.pairwise(chunks)),
+        gaps=tuple(round(max(b.seconds - a.seconds, 0.0), DIGITS) for a, b in itertools.pairwise(chunks)),
         chunk_tokens=tuple(per_chunk),
         ended=finished.reason if finished is not None else "error",
         error=finished.message if finished is not None and failed else None,

@@ -36,7 +36,7 @@ Pair = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SameTest:
-    """What the test found: Pearson's χ² for two samples over `cells` pooled cells; None where all draws are alike.
+    """What the test found: Pearson's χ² for two samples over `cells` pooled cells; None where one cell holds all draws.
 
     `drafted`, `accepted` and `rejected` count the guesses of the speculating draws: without any, nothing was tested.
     """
@@ -49,6 +49,8 @@ class SameTest:
     drafted: int
     accepted: int
     rejected: int
+    #: How many different pairs there were before pooling.
+    pairs: int = 1
 
     @property
     def significant(self) -> bool:
@@ -60,6 +62,11 @@ class SameTest:
         """In one sentence; a test never proves that two distributions are the same."""
         if not self.drafted:
             return Text("Nothing was guessed in any draw: there is nothing to test.", "所有抽取中都没有猜测：无可检验。")
+        if self.p_value is None and self.pairs > 1:
+            return Text(
+                "Too few draws: none of the {pairs} different pairs came often enough for a test.",
+                "抽取次数太少：{pairs} 种不同的对都不够多，无法检验。",
+            ).filled(pairs=self.pairs)
         if self.p_value is None:
             return Text("All draws are alike: there is nothing to tell apart.", "所有抽取都相同：没有可区分的差异。")
         values = {
@@ -116,7 +123,8 @@ def compare(speculative: Sequence[Pair], plain: Sequence[Pair], judged: Sequence
     statistic, p_value = chi_squared(cells) if len(cells) > 1 else (None, None)
     states = Counter(guess.state for one in judged for guess in one.guesses)
     drafted, accepted = sum(states.values()), states["accepted"] + states["cut"]
-    return SameTest(len(plain), len(cells), statistic, len(cells) - 1, p_value, drafted, accepted, states["rejected"])
+    pairs = len({*speculative, *plain})
+    return SameTest(len(plain), len(cells), statistic, len(cells) - 1, p_value, drafted, accepted, states["rejected"], pairs)
 
 
 def check(lane: Lane) -> None:

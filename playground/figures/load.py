@@ -22,6 +22,10 @@ _EVEN = Text("break-even", "盈亏平衡")
 _SPREAD = Text("bar: smallest to largest of the repeats", "竖线：各次重复的最小至最大")
 
 
+#: The lanes' glyphs as they look where a marker is hollow, or hollow with a dot.
+_GLYPHS = {("●", "-open"): "○", ("●", "-open-dot"): "◉", ("■", "-open"): "□", ("■", "-open-dot"): "▣"}
+
+
 @dataclass(frozen=True)
 class LoadFigure:
     """A picture of a whole experiment: Plotly's `{"data", "layout"}`, the same in words, and as rows."""
@@ -33,12 +37,13 @@ class LoadFigure:
 
 @dataclass(frozen=True)
 class Line:
-    """One number of one server (or of both together) against the load: `factor` brings it into the axis' unit."""
+    """One number of one server (or of both together) against the load: `factor` brings it into the axis' unit, `kind` is its marker's ending."""
 
     name: str
     label: Text
     factor: float = 1.0
     dash: str | None = None
+    kind: str = "-open"
 
 
 def _against_load(lines: Sequence[Line], title: Text, unit: str, compared: bool = False) -> LoadFigure:
@@ -75,17 +80,17 @@ def _against_load(lines: Sequence[Line], title: Text, unit: str, compared: bool 
             data.append({
                 "type": "scatter", "mode": "lines+markers", "name": look.say(label), "x": [look.say(level.level.text) for level, _ in pairs],
                 "y": [rounded(value) for value in values], "error_y": bars, "line": {"color": colour, "width": 2.5, "dash": line.dash or dash},
-                "marker": {"symbol": marker if line.dash is None else f"{marker}-open", "size": 9, "color": colour},
+                "marker": {"symbol": marker if line.dash is None else f"{marker}{line.kind}", "size": 9, "color": colour},
                 "hovertemplate": f"%{{x}}: %{{y}} {unit}",
             })  # fmt: skip
-            words.append((colour, glyph if line.dash is None else "○", label))
+            words.append((colour, glyph if line.dash is None else _GLYPHS[glyph, line.kind], label))
         notes, header = keys(look, words)
         shapes: list[Spec] = []
         if compared:
             line_style = {"color": look.colours.chosen, "width": 1.5, "dash": "dash"}
             shapes.append({"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "yref": "y", "line": line_style})
             small = {"size": SMALL, "color": look.colours.chosen}
-            notes.append(note(look, look.say(_EVEN), x=1, xanchor="right", yref="y", y=1, yanchor="bottom", font=small))
+            notes.append(note(look, look.say(_EVEN), x=0.02, xanchor="left", yref="y", y=1, yanchor="bottom", font=small))
         if any(spread.low is not None for _, _, pairs in rows for _, spread in pairs):
             notes.append(note(look, look.say(_SPREAD), x=1, xanchor="right", y=0, yanchor="top", yshift=-34))
         return {
@@ -224,20 +229,20 @@ _MEDIAN, _P95, _P99 = Text("median", "中位数"), Text("p95", "p95"), Text("p99
 
 
 def _times(name: str) -> tuple[Line, ...]:
-    return (Line(f"{name}_p50", _MEDIAN, 1e3), Line(f"{name}_p95", _P95, 1e3, "dot"), Line(f"{name}_p99", _P99, 1e3, "dashdot"))
+    return (Line(f"{name}_p50", _MEDIAN, 1e3), Line(f"{name}_p95", _P95, 1e3, "dot"), Line(f"{name}_p99", _P99, 1e3, "dashdot", "-open-dot"))
 
 
 FIGURES: dict[str, LoadFigure] = {
     "speed_up": _against_load(
         (Line("speed_up", Text("speed-up of one stream", "单路加速比")), Line("throughput_ratio", Text("throughput ratio", "吞吐比"), dash="dot")),
-        Text("speculative against baseline", "推测相对基线"), "×", compared=True,
+        Text("Speculative against baseline", "推测相对基线"), "×", compared=True,
     ),
     "itl": _against_load(_times("itl"), Text("ITL, amortised", "词元间隔（摊销）"), "ms"),
     "tpot": _against_load(_times("tpot"), Text("TPOT", "每词元时间"), "ms"),
     "throughput": _against_load(
-        (Line("throughput", Text("output tokens/s", "输出词元/秒")),), Text("throughput, all streams", "吞吐，全部并发"), "1/s"
+        (Line("throughput", Text("output tokens/s", "输出词元/秒")),), Text("Throughput, all streams", "吞吐，全部并发"), "1/s"
     ),
-    "goodput": _against_load((Line("goodput", Text("requests that met the SLO", "满足 SLO 的请求")),), Text("goodput", "有效吞吐"), "1/s"),
-    "acceptance": _against_load((Line("acceptance", Text("acceptance rate", "接受率"), 100.0),), Text("acceptance", "接受率"), "%"),
+    "goodput": _against_load((Line("goodput", Text("requests that met the SLO", "满足 SLO 的请求")),), Text("Goodput", "有效吞吐"), "1/s"),
+    "acceptance": _against_load((Line("acceptance", Text("acceptance rate", "接受率"), 100.0),), Text("Acceptance", "接受率"), "%"),
     "over_time": LoadFigure(_over_time, _over_time_said, _over_time_rows),
 }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -63,11 +64,29 @@ def first_divergence(trace: Trace, a: int, b: int, other: Trace | None = None) -
     """Where lane `a` and lane `b` (of `other`, if given: another run) part; None if one is the beginning of the other."""
     other = trace if other is None else other
     first, second = trace.output(a), other.output(b)
-    pair = next(((x, y) for x, y in zip(first, second, strict=False) if x.token != y.token), None)
+    same = _same_token(trace, a, other, b)
+    pair = next(((x, y) for x, y in zip(first, second, strict=False) if not same(x.token, y.token)), None)
     if pair is None:
         return None
     sides = _side(trace, a, pair[0], pair[1].token), _side(other, b, pair[1], pair[0].token)
     return Divergence(pair[0].position, *sides, cause=_cause((trace, a, pair[0]), (other, b, pair[1])))
+
+
+def _same_token(trace: Trace, a: int, other: Trace, b: int) -> Callable[[int, int], bool]:
+    """Whether an id of lane `a` and one of lane `b` are the same token: by id in one vocabulary, by their bytes in two.
+
+    A server may give no ids; the trace's own then stand for bytes.
+    """
+    keys = trace.about.lanes[a].model, other.about.lanes[b].model
+    if keys[0] == keys[1]:
+        return operator.eq
+    first, second = trace.names(keys[0]), other.names(keys[1])
+
+    def same(x: int, y: int) -> bool:
+        one, two = first.get(x), second.get(y)
+        return x == y if one is None or two is None else (one.piece, one.special) == (two.piece, two.special)
+
+    return same
 
 
 def _side(trace: Trace, lane: int, chosen: TokenChosen, other: int) -> Side:

@@ -358,6 +358,30 @@ def plain_lane(trace: Trace, lane: int) -> int | None:
     return next((number for number, other in enumerate(trace.about.lanes) if other.strategy == wanted and settings(other) == settings(own)), None)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The first position at which the lane's token differs from the plain lane's; `gap` is between the target's two best raw scores there."""
+
+    position: int
+    plain: int
+    own: int
+    gap: float | None
+
+
+def first_difference(books: Ledger) -> Difference | None:
+    """Where the lane and its plain lane part; None if one is the beginning of the other, or there is no plain lane."""
+    if books.plain is None:
+        return None
+    outputs = books.trace.output(books.plain), books.trace.output(books.lane)
+    found = next(((plain, own) for plain, own in zip(*outputs, strict=False) if plain.token != own.token), None)
+    if found is None:
+        return None
+    plain, own = found
+    best = plain.view.raw[:2] if plain.view is not None else ()  # candidates stand by raw score descending
+    gap = best[0] - best[1] if len(best) == 2 and best[0] is not None and best[1] is not None else None
+    return Difference(plain.position, plain.token, own.token, gap)
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 

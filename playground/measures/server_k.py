@@ -29,6 +29,13 @@ _TOKENS = Text("tokens per step", "每步词元数")
 _STEP = Text("seconds per step", "每步秒数")
 _SPEED_UP = Text("expected speed-up", "预期加速比")
 
+UNKNOWN = Text(
+    "Which k: unknown. It takes a load that both servers went through, and the acceptance of this run alone: from the replies "
+    "(--per-request-spec-decode-metrics detailed), or from /metrics while nobody else uses the server.",
+    "k 取多少：未知。需要两台服务器都跑过的同一负载，以及仅属于本次运行的接受率：来自回复（--per-request-spec-decode-metrics detailed），"
+    "或来自没有他人使用时的 /metrics。",
+)
+
 #: A smaller speed-up is not worth the memory and the risk, unless the whole interval lies above 1.
 WORTH_IT = 1.05
 
@@ -146,14 +153,15 @@ def _repeat(baseline: float, cell: Cell) -> Repeat | None:
 def draft_shape(record: SpeculationRecord, requests: int) -> tuple[tuple[float, ...], float] | None:
     """P_1 … P_kmax and h of a ledger over so many requests; None where it doesn't hold them.
 
-    Every forward writes one token of its own, and every request's first token comes with its prompt: the steps are
-    tokens - accepted - requests, or those with a draft where the text ended inside some drafts.
+    A request's first token comes with its prompt, and every other forward is a step. Where only sums are known there are
+    tokens - accepted forwards, as each writes one token of its own; fewer than had a draft can't be.
     """
     if not record.steps or not record.by_position or record.tokens is None or record.accepted is None:
         return None
     if record.source == "counters" and record.other_tokens:
         return None  # others' drafts are in the counters
-    steps = max(record.tokens - record.accepted - requests, record.steps)
+    forwards = record.forwards if record.source == "request" and record.forwards is not None else record.tokens - record.accepted
+    steps = max(forwards - requests, record.steps)
     return tuple(min(max(count / record.steps, 0.0), 1.0) for count in record.by_position), record.steps / steps
 
 

@@ -28,6 +28,8 @@ from playground.trace import DeviceSampled, SpeculationReported
 RESULT_VERSION = 1
 #: Larger than any result that the limits of an experiment allow.
 MOST_BYTES = 100_000_000
+#: Of all requests together; each of them is a latency to be looked at.
+MOST_TOKENS = 20_000_000
 
 Side = Literal["baseline", "speculative"]
 SIDES: tuple[Side, ...] = ("baseline", "speculative")
@@ -94,7 +96,7 @@ class LoadedRequest:
         """A chunk's gap divided by its tokens, once for each of them; empty where chunks aren't counted in tokens."""
         if any(count is None for count in self.chunk_tokens):
             return []
-        return [gap / count for gap, count in zip(self.gaps, self.chunk_tokens[1:], strict=False) if count for _ in range(min(count, 10_000))]
+        return [gap / count for gap, count in zip(self.gaps, self.chunk_tokens[1:], strict=False) if count for _ in range(count)]
 
     @property
     def record(self) -> SpeculationRecord | None:
@@ -286,6 +288,8 @@ class LoadResult:
         places = [(cell.side, cell.level, cell.repeat) for cell in result.cells]
         if any(level >= len(result.setup.levels) or repeat >= result.setup.repeats for _, level, repeat in places) or len(set(places)) < len(places):
             raise _broken_at("cells")
+        if sum(count or 0 for cell in result.cells for request in cell.requests for count in request.chunk_tokens) > MOST_TOKENS:
+            raise _broken_at("chunk_tokens")
         return result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from playground.measures import Quantity
 from playground.measures.percentiles import percentile
-from playground.measures.server_k import KVerdict, config_text
+from playground.measures.server_k import UNKNOWN, KVerdict, config_text
 from playground.measures.server_load import SIDES, LevelSummary, LoadedRequest, LoadResult, Side, Spread, summary
 from playground.measures.server_pasted import Pasted
 from playground.records.table import table_line
@@ -26,8 +26,7 @@ def markdown(result: LoadResult, verdict: KVerdict | None, requests: bool = Fals
     """The whole record; `requests` adds one row per request."""
     levels = summary(result)
     lines = [*compared(result, levels), "", *loaded(result, levels), ""]
-    if verdict is not None:
-        lines += [*verdict_lines(verdict), ""]
+    lines += [*(verdict_lines(verdict) if verdict is not None else [UNKNOWN.en]), ""]
     lines += [f"Note: {note.get('en', '')}" for note in result.notes]
     lines += failures(result)
     if requests:

@@ -156,6 +156,7 @@ class LoadRuns:
             "levels": [level.to_json() for level in found_levels],
             "verdict": None if found is None else verdict_json(found),
             "sentences": [] if found is not None else [_level_sentence(result, index).to_json() for index in range(len(result.setup.levels))],
+            "words": _words(result),
             "compared": _table(load_table.compared(result, found_levels)),
             "loaded": _table(load_table.loaded(result, found_levels)),
             "requests": _table(load_table.requested(result))[: SHOWN_REQUESTS + 1],
@@ -314,6 +315,25 @@ def _table(lines: list[str]) -> list[list[str]]:
     """A Markdown table's rows as cells, the line under its head left out."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines if line.startswith("|")]
     return [row for row in rows if not all(set(cell) <= {"-", ":"} and cell for cell in row)]
+
+
+#: The tables' own words in Chinese; numbers and names stay as they are.
+WORDS = {
+    "load": "负载", "baseline ITL ms": "基线 ITL 毫秒", "speculative ITL ms": "推测 ITL 毫秒", "acceptance": "接受率", "speed-up": "加速比",
+    "server": "服务器", "TTFT p50 / p95 / p99 ms": "TTFT p50 / p95 / p99 毫秒", "TPOT p50 / p95 / p99 ms": "TPOT p50 / p95 / p99 毫秒",
+    "chunk gap p50 / p95 / p99 ms": "块间隔 p50 / p95 / p99 毫秒", "tokens/s": "词元/秒", "goodput req/s": "有效吞吐 请求/秒",
+    "tokens/forward": "词元/前向",
+    "KV most": "KV 最高", "waiting most": "等待最多", "preemptions": "抢占", "prefix hits": "前缀命中", "answered": "完成", "failed": "失败",
+    "repeat": "重复", "prompt": "提示词", "sent at s": "发送时刻 秒", "TTFT ms": "TTFT 毫秒", "ITL p50 ms": "ITL p50 毫秒", "TPOT ms": "TPOT 毫秒",
+    "E2E s": "E2E 秒", "tokens": "词元", "tokens/chunk": "词元/块", "acceptance length": "接受长度", "ended": "结束", "baseline": "基线",
+    "speculative": "推测", "n/a (remote)": "不适用（远程）", "n/a (no GPU read)": "不适用（未读到 GPU）", "length": "长度上限", "stop": "文本结束",
+    "cancelled": "已停止", "error": "错误",
+}  # fmt: skip
+
+
+def _words(result: LoadResult) -> dict[str, str]:
+    """What of a table's cells has a Chinese word."""
+    return WORDS | {level.text.en: level.text.zh for level in result.setup.levels}
 
 
 def _number(value: Any) -> float | None:

@@ -278,14 +278,19 @@ def _packet(
 
 
 def replayed(trace: Trace) -> list[dict[str, Any]]:
-    """A whole trace as the packets of a live run, one per step: events, the numbers that changed, and the second when it came."""
+    """A whole trace as the packets of a live run, one per step or chunk: events, the numbers that changed, and the second when it came."""
     payloads = Payloads(trace)
     told: dict[tuple[str, str], Quantity] = {}
     known: dict[tuple[str, str], Any] = {}
     made: list[dict[str, Any]] = []
     begun = 0
+    arrived = 0.0
     for count, (_, event) in enumerate(trace.events, 1):
-        if not isinstance(event, StepTimed | Finished):
+        at = event.at if isinstance(event, StepTimed | Finished | ChunkArrived) else None
+        if isinstance(event, ChunkArrived):
+            # A chunk's tokens follow it: what came with the one before is whole now.
+            at, arrived, count = arrived, event.at, count - 1
+        if at is None or count == begun:
             continue
         payloads.upto(count)
         numbers: dict[str, dict[str, Any]] = {}
@@ -293,7 +298,7 @@ def replayed(trace: Trace) -> list[dict[str, Any]]:
             numbers[key] = {name: value for name, value in values.items() if known.get((key, name), known) != value}
             known |= {(key, name): value for name, value in values.items()}
         events = [json.loads(encoded) for encoded in payloads.encoded[begun:count] if encoded]
-        made.append({"at": rounded(event.at), "events": events, "numbers": {key: values for key, values in numbers.items() if values}})
+        made.append({"at": rounded(at), "events": events, "numbers": {key: values for key, values in numbers.items() if values}})
         begun = count
     return made
 

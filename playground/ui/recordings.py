@@ -17,7 +17,7 @@ from playground.records import recordings
 from playground.records.opened import OPENED, PREFIX
 from playground.records.table import markdown
 from playground.trace import Trace
-from playground.ui import beams, packets, speculation, views
+from playground.ui import beams, packets, server_ledger, speculation, views
 from playground.ui.views import Answer, answers
 
 TITLE = Text("Opened from a file", "从文件打开")
@@ -89,6 +89,10 @@ class Recordings:
     @answers
     def speculation(self, run: Any, lane: Any) -> Answer:
         return speculation.speculation(_trace(run), lane)
+
+    @answers
+    def server_speculation(self, run: Any, lane: Any) -> Answer:
+        return server_ledger.lane_speculation(_trace(run), lane)
 
     @answers
     def which_k(self, run: Any, lane: Any, factors: Any, look: Any) -> Answer:

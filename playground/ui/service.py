@@ -19,6 +19,7 @@ from playground import presets
 from playground.backends import catalog as models_catalog
 from playground.backends import drafting, hub, loading, local, mixed, probing
 from playground.backends.progress import Progress, Report
+from playground.engine.drafters import drafters
 from playground.engine.record import FINAL_TOP, RAW_TOP
 from playground.engine.stages import stages
 from playground.engine.strategies import strategies
@@ -34,7 +35,7 @@ from playground.records import recordings
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
 from playground.trace import TokenChosen, TokenName, TokensNamed, Trace
-from playground.ui import beams, load_runs, packets, parameters, redeciding, same_test, servers, speculation, views, zerogpu
+from playground.ui import beams, load_runs, packets, parameters, redeciding, same_test, server_ledger, servers, speculation, views, zerogpu
 from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
 
 log = logging.getLogger(__name__)
@@ -179,6 +180,7 @@ class Service:
             "limits": dataclasses.asdict(self.limits),
             "presets": [{"label": label.to_json(), "lane": lane} for label, lane in presets.PRESETS],
             "classic": Request.from_json(presets.classic(), self.limits).to_json(),
+            "drafters": {name: {"label": one.label.to_json(), "summary": one.summary.to_json()} for name, one in drafters.all().items()},
             "pairs": {name: Request.from_json(presets.pair(name), self.limits).to_json() for name in presets.PAIRS},
             "figures": views.declared_figures(),
             "palette": {theme: palette.lanes for theme, palette in PALETTES.items()},
@@ -486,7 +488,7 @@ class Service:
     @answers
     def server_speculation(self, run_id: Any, lane: Any) -> Answer:
         """The ledger of a lane that ran on a server."""
-        return servers.lane_speculation(self._trace(run_id), lane)
+        return server_ledger.lane_speculation(self._trace(run_id), lane)
 
     @answers
     def pasted_snapshots(self, before: Any, after: Any, seconds: Any) -> Answer:

@@ -10,7 +10,6 @@ from typing import Any
 from playground.errors import BadValue, Text
 from playground.figures import draft_which_k
 from playground.measures import ledger as measured
-from playground.measures.divergence import first_divergence
 from playground.measures.kv import model_of
 from playground.measures.ledger import Ledger
 from playground.measures.text import display_name
@@ -96,21 +95,21 @@ def same(trace: Trace, lane: int, books: Ledger) -> Text:
     count = min(len(trace.output(lane)), len(trace.output(books.plain)))
     model = model_of(trace, lane)
     dtype = (model.dtype if model else None) or "?"
-    parted = first_divergence(trace, books.plain, lane)
+    parted = measured.first_difference(books)
     if parted is None:
         return Text(
             "Token for token the plain lane's text: {count} of {count} compared are equal ({dtype}).",
             "与普通通道逐词元相同：比较的 {count} 个词元全部一致（{dtype}）。",
         ).filled(count=count, dtype=dtype)
     names = trace.names(trace.about.lanes[lane].model)
-    gap = "?" if parted.a.margin is None else f"{parted.a.margin:.2g}"
+    gap = "?" if parted.gap is None else f"{parted.gap:.2g}"
     return Text(
         "Equal up to token {position}; there the plain lane wrote “{plain}” and this one “{own}”. The target's two best raw scores are "
         "{gap} apart there, in {dtype}: a forward of several positions rounds differently from a forward of one.",
         "到第 {position} 个词元为止相同；此处普通通道写了“{plain}”，而这条写了“{own}”。目标模型前两名的原始分数在此相差 {gap}（{dtype}）："
         "多位置前向与单位置前向的舍入不同。",
     ).filled(
-        position=parted.position + 1, plain=display_name(names.get(parted.a.token)), own=display_name(names.get(parted.b.token)), gap=gap, dtype=dtype
+        position=parted.position + 1, plain=display_name(names.get(parted.plain)), own=display_name(names.get(parted.own)), gap=gap, dtype=dtype
     )  # fmt: skip
 
 
