@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", metavar="FILE", help="write the figures to a file")
     bench.add_argument("--pairs", type=_count(1), default=10, help="interleaved pairs per figure (default 10)")
     bench.add_argument("--tokens", type=_count(4), default=60, help="tokens per run (default 60)")
-    bench.add_argument("--only", choices=("decode", "stream", "viewers", "visitors", "servers"), help="measure only one part")
+    bench.add_argument("--only", choices=("decode", "speculation", "stream", "viewers", "visitors", "servers"), help="measure only one part")
     return top
 
 
@@ -458,7 +458,7 @@ def models(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     from playground.experiments import bench as decoding
-    from playground.experiments import server_bench
+    from playground.experiments import server_bench, speculation_bench
     from playground.ui import load_bench, stream_bench
 
     def say(line: str) -> None:
@@ -466,6 +466,7 @@ def bench(options: argparse.Namespace) -> int:
 
     parts = {
         "decode": lambda: decoding.run(options.pairs, options.tokens, say),
+        "speculation": lambda: speculation_bench.run(options.pairs, options.tokens, say),
         "stream": lambda: stream_bench.run(options.pairs, options.tokens, say),
         "viewers": lambda: load_bench.viewers(options.pairs, options.tokens, say),
         "visitors": lambda: load_bench.visitors(options.tokens, say),

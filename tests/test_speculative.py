@@ -375,14 +375,12 @@ def test_k_is_an_upper_bound_at_every_step(drafter: str, k: int, schedule: str) 
 
 def test_an_adaptive_pace_rises_falls_pauses_and_tries_again() -> None:
     pace = Pace(8, adaptive=True)
-    assert pace.wanted == 4
-    pace.after(4, 4)
-    assert pace.wanted == 6
-    pace.after(6, 6)
-    pace.after(8, 8)
-    assert pace.wanted == 8  # never above k
+    assert pace.wanted == 8
     pace.after(8, 2)
     assert pace.wanted == 5
+    pace.after(5, 5)
+    assert pace.wanted == 8  # all of them stood: k again, never more
+    pace.after(8, 2)
     pace.after(5, 0)
     assert pace.wanted == 2
     pace.after(2, 0)
@@ -396,7 +394,7 @@ def test_an_adaptive_pace_rises_falls_pauses_and_tries_again() -> None:
     pace.after(1, 0)
     assert [pace.after(0, 0) or pace.wanted for _ in range(16)] == [0] * 15 + [1]  # twice as long
     pace.after(1, 1)
-    assert pace.wanted == 3
+    assert pace.wanted == 8
 
 
 def test_a_fixed_pace_stays() -> None:

@@ -57,6 +57,7 @@ def _request(text: str, *lanes: dict[str, Any], tokens: int, seed: int = 7, **pr
 
 
 GREEDY = {"name": "greedy", "strategy": "greedy"}
+BEAM = {"name": "beam 4", "strategy": "beam", "knobs": {"num_beams": 4}}
 TOP_P = {"name": "top-p", "strategy": "sample", "knobs": {"temperature": 0.8, "top_p": 0.95}}
 
 RECORDINGS: tuple[Recording, ...] = (
@@ -64,27 +65,30 @@ RECORDINGS: tuple[Recording, ...] = (
         "classic",
         Text("The classic experiment", "经典实验"),
         Text(
-            "One prompt, one model, one die: greedy, top-p and top-k part after a few tokens.",
-            "同一提示词、同一模型、同一骰子：贪心、top-p 与 top-k 几个词元后就分开。",
+            "One prompt, one model, one die: greedy, beam search, top-p and top-k part after a few tokens.",
+            "同一提示词、同一模型、同一骰子：贪心、束搜索、top-p 与 top-k 几个词元后就分开。",
         ),
         presets.classic(),
     ),
     Recording(
         "summary",
         Text("A summary in one sentence", "一句话摘要"),
-        Text("Where the text says what to write, the most likely words serve well.", "原文已经决定该写什么时，最可能的词就够用。"),
-        _request(f"Summarize the following text in one sentence.\n\n{ARTICLE}", GREEDY, TOP_P, tokens=60),
+        Text(
+            "Where the text says what to write, the most likely words serve well, and beam search finds a likelier whole.",
+            "原文已经决定该写什么时，最可能的词就够用，而束搜索能找到整体更可能的文本。",
+        ),
+        _request(f"Summarize the following text in one sentence.\n\n{ARTICLE}", GREEDY, BEAM, TOP_P, tokens=60),
     ),
     Recording(
         "repetition",
-        Text("An open end: greedy repeats itself", "开放续写：贪心会重复"),
+        Text("An open end: greedy and beams repeat themselves", "开放续写：贪心与束搜索会重复"),
         Text(
             "Always the most likely word runs in circles; a die, or a ban on repeats, breaks the circle.",
             "总取最可能的词会原地打转；掷骰子，或禁止重复，都能打破循环。",
         ),
         _request(
             "It was a dark and stormy night. The rain",
-            GREEDY, TOP_P, {"name": "no 3-gram twice", "strategy": "greedy", "knobs": {"no_repeat_ngram_size": 3}},
+            GREEDY, BEAM, TOP_P, {"name": "no 3-gram twice", "strategy": "greedy", "knobs": {"no_repeat_ngram_size": 3}},
             tokens=80, seed=4, chat=False,
         ),
     ),

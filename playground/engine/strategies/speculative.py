@@ -45,7 +45,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 class Pace:
     """How many tokens to guess next: always k, or as many as past guesses were worth.
 
-    Adaptive: two more after full acceptance, half way down to what was accepted after a rejection,
+    Adaptive: k at first and after full acceptance, half way down to what was accepted after a rejection,
     and a pause where nothing is accepted, after which a single guess tries again.
     """
 
@@ -57,7 +57,7 @@ class Pace:
     _pause: int = SHORTEST_PAUSE
 
     def __post_init__(self) -> None:
-        self.now = (self.k + 1) // 2 if self.adaptive else self.k
+        self.now = self.k
 
     @property
     def wanted(self) -> int:
@@ -70,7 +70,7 @@ class Pace:
         if self._pausing:
             self._pausing -= 1
         elif accepted:
-            self.now = min(self.now + 2, self.k) if accepted == drafted else max((self.now + accepted) // 2, 1)
+            self.now = self.k if accepted == drafted else max((self.now + accepted) // 2, 1)
             self._fruitless, self._pause = 0, SHORTEST_PAUSE
         elif drafted:
             self.now = max(self.now // 2, 1)
@@ -121,9 +121,9 @@ class Speculative(Strategy):
         "adaptive",
         label=Text("how many to guess", "猜测多少"),
         help=Text(
-            "fixed: always k. adaptive: more after full acceptance, fewer after a rejection, a pause where nothing is accepted. "
+            "fixed: always k. adaptive: k after full acceptance, fewer after a rejection, a pause where nothing is accepted. "
             "confidence: up to k, a doubtful guess being the last.",
-            "fixed：总是 k 个。adaptive：全部接受后增加，被拒后减少，毫无接受时暂停。confidence：最多 k 个，遇到没把握的猜测即为最后一个。",
+            "fixed：总是 k 个。adaptive：全部接受后为 k，被拒后减少，毫无接受时暂停。confidence：最多 k 个，遇到没把握的猜测即为最后一个。",
         ),
         choices=("fixed", "adaptive", "confidence"),
         names={"transformers": "num_assistant_tokens_schedule"},
