@@ -1,7 +1,7 @@
 # Everything runs in .venv, and each target makes what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format bench gpu-check ready chromium model clean
+.PHONY: help run test check lint format bench gpu-check vllm-check ready chromium model clean
 
 PY := .venv/bin/python
 
@@ -30,6 +30,9 @@ bench: .venv/installed  ## tokens per second against transformers' own generate
 
 gpu-check: .venv/installed  ## what can only be checked on a CUDA machine; needs no network
 	$(PY) -m playground.experiments.gpu_check $(ARGS)
+
+vllm-check: .venv/installed model  ## against a real vLLM (3.5 GB, once); VLLM_PYTHON=/path/to/python uses one that is there
+	$(PY) -m playground.experiments.vllm_check $(ARGS)
 
 clean:  ## remove the environment and the caches in this folder (not the models in the user's cache)
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build *.egg-info

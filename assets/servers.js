@@ -239,6 +239,7 @@ function serverFields(editor, lane) {
   if (!lane.server) return [where];
   const can = servers.can(lane.server, lane.model);
   const problem = servers.problems.get(lane.server);
+  if (!can && !problem) setTimeout(() => servers.ask(lane.server, lane.model), 0);
   const state = problem ? el("p.error", { role: "alert" }, said(problem.text))
     : can ? null : el("p.muted", { role: "status" }, t("lane_server_asking", { name: servers.labelOf(lane.server) }));
   const models = can?.models.map(([name]) => [name, name]) ?? [];
@@ -536,6 +537,8 @@ class ServersPage {
       form, all.length ? el("div.server-cards", {}, all.map((entry) => this.card(entry))) : null, how,
     ].filter(Boolean));
     if (focused && this.connect.contains(focused)) focused.focus({ preventScroll: true });
+    // Where there is nothing to connect to, what works without comes first.
+    if (servers.public && servers.entries?.length === 0) this.load.root.before(this.pasted.root);
     clearTimeout(this.clock);
     if (servers.asking.size) this.clock = setTimeout(() => this.drawConnect(), 1000);
   }

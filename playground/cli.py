@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
+import lzma
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     _device(compare)
     _load_arguments(commands.add_parser("load", help="compare a speculating server with a plain one under load, and say which k", epilog=LOAD_EPILOG))
     replay = commands.add_parser("replay", help="play a saved trace again at its recorded pace, and print its table; needs no model")
-    replay.add_argument("file", metavar="FILE", help="what --json or the page's download wrote, or a recording (.json.gz)")
+    replay.add_argument("file", metavar="FILE", help="what --json or the page's download wrote, or a recording (.json.xz)")
     replay.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="times the recorded pace, or inf (default 1)")
     record = commands.add_parser("record", help="make the recordings anew that ship with the app, on the default model")
     record.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
@@ -332,9 +332,9 @@ def replay(options: argparse.Namespace) -> int:
     path = Path(options.file)
     try:
         data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+        if path.suffix == ".xz":
+            data = lzma.decompress(data)
+    except (OSError, EOFError, lzma.LZMAError) as error:
         text = Text("Can't read {path}: {reason}.", "无法读取 {path}：{reason}。")
         raise BadValue("file", text, path=path, reason=getattr(error, "strerror", None) or error) from error
     trace = Trace.from_json(data)

@@ -88,5 +88,5 @@ def test_compare_runs_the_classic_experiment_on_the_default_model(tmp_path: Path
     done = run("compare", "--prompt", "The capital of France is", "--raw", "--max-new-tokens", "12", "--json", str(file))
     assert done.returncode == 0, done.stderr
     trace = json.loads(file.read_text())
-    assert [lane["name"] for lane in trace["about"]["lanes"]] == ["greedy", "top-p", "top-k"]
+    assert [lane["name"] for lane in trace["about"]["lanes"]] == ["greedy", "beam 4", "top-p", "top-k"]
     assert "Paris" in done.stdout

@@ -136,7 +136,7 @@ def test_the_command_line_plays_a_saved_trace(text: str, tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b"])
 def test_the_command_line_refuses_a_file_that_is_no_trace(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("trace.json", "trace.json.gz"):
+    for name in ("trace.json", "trace.json.xz"):
         file = tmp_path / name
         file.write_bytes(content)
         assert cli.main(["replay", str(file)]) == 2

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.recorded_server import RECORDED, Ask, RecordedServer, Reply, chunked, recorded, serving, text, vllm
 from tests.test_page import Opener, browser, lane, open_page, request, served, wait_for_end
+from tests.test_screens import looks_right
 from tests.test_server_speculation import page as metrics_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -205,6 +206,7 @@ def test_the_experiment_runs_and_gives_record_figures_and_an_answer(open_page: O
     figure.scroll_into_view_if_needed()
     expect(figure.locator(".main-svg").first).to_be_visible(timeout=30_000)
     expect(figure.locator(".plot-text")).to_contain_text("speed-up of one stream")
+    assert looks_right(page, "servers-experiment") == []
     page.reload()
     expect(page.locator(".load-compared tbody tr")).to_have_count(2, timeout=60_000)
 
@@ -264,4 +266,6 @@ def test_servers_on_a_dark_phone_in_chinese_fit(open_page: Opener) -> None:
         card.get_by_role("button", name="询问其能力").click()
     expect(card.locator(".capabilities")).to_be_visible(timeout=60_000)
     expect(page.get_by_role("heading", name="基线与推测对比")).to_be_visible()
+    page.locator(".load-commands summary").click()
+    assert looks_right(page, "servers-phone-dark-zh") == []
     assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -39,7 +39,10 @@ def test_a_recording_is_small_and_whole(recording: Recording) -> None:
     trace = recordings.load(recording.name)
     assert len(trace.about.lanes) == len(recording.request["lanes"])
     for lane in range(len(trace.about.lanes)):
-        assert [event.position for event in trace.of(lane, TokenChosen)] == list(range(sum(step.tokens for step in trace.of(lane, StepTimed))))
+        standing, grown = [event.position for event in trace.output(lane)], sum(step.tokens for step in trace.of(lane, StepTimed))
+        assert standing == list(range(len(standing)))
+        # A beam search may return a text that ended before its last step.
+        assert len(standing) == grown or (trace.about.lanes[lane].strategy == "beam" and 0 < len(standing) < grown)
         assert [event.reason for event in trace.of(lane, Finished)] in (["stop"], ["length"])
     assert trace.about.warm and "CPU cores" in trace.about.machine
 
@@ -79,10 +82,11 @@ def test_the_page_gets_every_token_and_the_last_numbers(recording: Recording) ->
     for lane in range(len(trace.about.lanes)):
         tokens = [payload["t"] for packet in answer["packets"] for owner, kind, payload in packet["events"] if owner == lane and kind == "token"]
         assert tokens == [event.token for event in trace.of(lane, TokenChosen)]
+        standing = len(trace.output(lane))
         counts = [packet["numbers"][str(lane)]["tokens"] for packet in answer["packets"] if "tokens" in packet["numbers"].get(str(lane), {})]
-        assert counts[-1] == len(tokens)
+        assert counts[-1] == standing
     assert answer["about"]["recorded"] is True
-    assert len(json.dumps(answer)) < 400_000
+    assert len(json.dumps(answer)) < 500_000
 
 
 def test_the_declarations_that_ship_know_whatever_the_recordings_use() -> None:
@@ -165,10 +169,11 @@ def test_one_round_owes_every_lane_one_step_at_once(trace: Trace) -> None:
     replay = Replay(trace, 1e-3)
     steps = iter(replay)
     replay.one_round()
-    assert replay.owed == 3
-    events = [event for _ in range(3) for event in next(steps)]
+    lanes = range(len(trace.about.lanes))
+    assert replay.owed == len(lanes)
+    events = [event for _ in lanes for event in next(steps)]
     assert replay.owed == 0
-    assert sorted(lane for lane, event in events if isinstance(event, TokenChosen)) == [0, 1, 2]
+    assert sorted(lane for lane, event in events if isinstance(event, StepTimed)) == list(lanes)
     assert next(steps) == []
 
 
@@ -193,5 +198,4 @@ def test_a_line_runs_a_replay_like_any_comparison(trace: Trace) -> None:
 def test_a_recording_is_packed_the_same_on_every_day(trace: Trace) -> None:
     packed = recordings.packed(trace)
     assert packed == recordings.packed(Trace.from_json(trace.to_json()))
-    assert packed[4:8] == b"\0\0\0\0"  # gzip's time stamp
-    assert json.loads(gzip.decompress(packed))["about"]["version"] == trace.about.version
+    assert json.loads(lzma.decompress(packed))["about"]["version"] == trace.about.version

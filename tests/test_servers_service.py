@@ -172,6 +172,7 @@ def finished(service: Service, load: str) -> dict[str, Any]:
 def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) -> None:
     wanted = {
         "baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 3, "max_new_tokens": 48, "slo_tpot": 1.0,
+        "prompts": {"name": "mine.jsonl", "text": '{"prompt": "a"}\n{"prompt": "b"}'},
         "config": '{"method": "ngram", "num_speculative_tokens": 4}',
     }  # fmt: skip
     started = service.load_start(wanted, VISITOR)
@@ -183,6 +184,7 @@ def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) 
     view = service.load_view(started["load"], None, None)
     assert [row[0] for row in view["compared"]] == ["load", "1 stream", "2 streams"] and view["request_count"] == 24
     assert len(view["requests"]) == 25 and view["requests"][0][0] == "server"
+    assert "2 prompts of mine.jsonl" in view["about"]
     assert '"method": "ngram"' in view["verdict"]["config_text"] or view["verdict"]["config_text"] is None
     for name in view["figures"]:
         drawn = service.load_figure(started["load"], name, {"language": "zh", "narrow": True}, None, None)
@@ -193,6 +195,20 @@ def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) 
     saved = service.load_saved(started["load"])
     again = service.load_open(saved["json"], VISITOR)
     assert service.load_view(again["load"], None, None)["compared"] == view["compared"] and "speed-up" in saved["markdown"]
+
+
+def test_one_server_is_restarted_in_between(service: Service, lab: RecordedServer) -> None:
+    lab.answer = plain
+    wanted = {"baseline": "lab", "speculative": "lab", "concurrency": [1], "repeats": 1, "requests": 2, "max_new_tokens": 48}
+    load = service.load_start(wanted, VISITOR)["load"]
+    while (state := service.load_state(load))["phase"] in ("preparing", "running"):
+        time.sleep(0.02)
+    assert state["phase"] == "restart" and state["restart"] == {"server": "lab", "problem": None}
+    lab.answer = fast
+    service.load_control(load, "resume", VISITOR)
+    assert finished(service, load)["phase"] == "done"
+    view = service.load_view(load, None, None)
+    assert "one after the other" in view["notes"][0]["en"] and len(view["compared"]) == 2 and view["verdict"] is not None
 
 
 def test_an_experiment_can_be_stopped_and_fails_in_words(service: Service) -> None:

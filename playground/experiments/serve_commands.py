@@ -21,8 +21,9 @@ CHECKED: dict[Checked, Text] = {
     "read": Text(f"Arguments as in the source of vLLM {VLLM}; not run.", f"参数依据 vLLM {VLLM} 源码；未实际运行。"),
 }
 
-#: So that every request tells its own times and every step of its speculation.
-TELLING = ("--enable-per-request-metrics", "--per-request-spec-decode-metrics", "detailed")
+#: So that every request tells its own times, and every step of its speculation; a server that doesn't speculate refuses to start with the latter.
+TELLING_TIMES = ("--enable-per-request-metrics",)
+TELLING_STEPS = ("--per-request-spec-decode-metrics", "detailed")
 
 #: The number of guesses that vLLM takes at most.
 MOST_GUESSES = 128
@@ -162,13 +163,13 @@ def serve(
     dtype: str | None = None, max_model_len: int | None = None,
 ) -> ServeCommand:  # fmt: skip
     """One command, quoted for a shell whatever the names in it are."""
-    words = ["vllm", "serve", model, "--port", str(port), *TELLING]
+    words = ["vllm", "serve", model, "--port", str(port), *TELLING_TIMES]
     if dtype is not None:
         words += ["--dtype", dtype]
     if max_model_len is not None:
         words += ["--max-model-len", str(max_model_len)]
     if config is not None:
-        words += ["--speculative-config", json.dumps(config, ensure_ascii=False)]
+        words += [*TELLING_STEPS, "--speculative-config", json.dumps(config, ensure_ascii=False)]
     return ServeCommand(name, title, shlex.join(words), config, checked, notes)
 
 

@@ -5,8 +5,8 @@ A recording's file is a trace's JSON, compressed.
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,7 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.name}.json.gz"
+        return FOLDER / f"{self.name}.json.xz"
 
 
 ARTICLE = (
@@ -152,7 +152,7 @@ def load(name: str) -> Trace:
 @cache
 def _shipped(name: str) -> Trace:
     """A recording's trace, checked like any other file, and read once."""
-    return Trace.from_json(gzip.decompress(get(name).path.read_bytes()))
+    return Trace.from_json(lzma.decompress(get(name).path.read_bytes()))
 
 
 @cache
@@ -163,4 +163,4 @@ def declarations() -> dict[str, Any]:
 
 def packed(trace: Trace) -> bytes:
     """A trace as a recording's file holds it; equal traces give equal bytes."""
-    return gzip.compress(trace.to_json().encode(), compresslevel=9, mtime=0)
+    return lzma.compress(trace.to_json().encode(), preset=9)
