@@ -2,7 +2,7 @@
 
 Object.assign(TEXTS, {
   tab_beams: { en: "Beams", zh: "束" },
-  beam_switched: { en: "Another beam is best now: last {count} tokens replaced", zh: "另一个束成为最好：末尾 {count} 个词元被替换" },
+  beam_switched: { en: "Best beam changed · tokens replaced: {count}", zh: "最好的束换了 · 替换词元：{count}" },
   beam_switched_here: { en: "At step {step} another beam became the best one: the {count} tokens that stood from here on were replaced (switches here: {times}).", zh: "第 {step} 步时另一个束成为最好：从此处起的 {count} 个词元被替换（此处共切换 {times} 次）。" },
   sentence_beam: { en: "went on with {token} because the beam it belongs to has the best sum: {raw} in the model, {final} after the stages.", zh: "以 {token} 继续，因为它所在的束总和最高：模型给 {raw}，各阶段之后 {final}。" },
   no_die_beam: { en: "no die: the beam with the best sum is shown", zh: "不掷骰子：显示总和最高的束" },
@@ -58,7 +58,7 @@ Object.assign(TEXTS, {
   beam_ended: { en: "ended by", zh: "结束原因" },
   beam_more: { en: "{count} more recorded texts rank below.", zh: "另有 {count} 个已记录的文本排在后面。" },
   beam_no_texts: { en: "No text has finished yet.", zh: "还没有文本完成。" },
-  beam_formulas: { en: "s: sum of log-probabilities; n: output tokens, the end token included; prompt: {prompt} tokens; p: length penalty. Ranks in brackets; derived from recorded sums.", zh: "s：对数概率之和；n：输出词元数（含结束符）；提示词：{prompt} 个词元；p：长度惩罚。括号内为名次；由记录的和推导。" },
+  beam_formulas: { en: "s: sum of log-probabilities; n: output tokens, the end token included; prompt: {prompt} tokens; p: length penalty. The number before each score is its rank; derived from recorded sums.", zh: "s：对数概率之和；n：输出词元数（含结束符）；提示词：{prompt} 个词元；p：长度惩罚。每个得分前的数字是名次；由记录的和推导。" },
   beam_cost: { en: "What it costs", zh: "代价" },
   beam_cost_what: { en: "per step", zh: "每步" },
   beam_cost_beams: { en: "this lane", zh: "此通道" },

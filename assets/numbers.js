@@ -28,7 +28,7 @@ function quantity(value, unit) {
   if (unit === "ms") return [value >= 100 ? value.toFixed(0) : value.toFixed(1), "ms"];
   if (unit === "bytes" || unit === "B") {
     if (value >= 1e9) return [(value / 1e9).toFixed(2), "GB"];
-    return value >= 1e6 ? [(value / 1e6).toFixed(value >= 1e8 ? 0 : 2), "MB"] : [(value / 1e3).toFixed(0), "kB"];
+    return value >= 1e6 ? [(value / 1e6).toFixed(value >= 1e8 ? 0 : value >= 1e7 ? 1 : 2), "MB"] : [(value / 1e3).toFixed(0), "kB"];
   }
   if (unit === "1/s" || unit === "tokens/s") return [value >= 100 ? value.toFixed(0) : value.toFixed(1), ""];
   if (unit === "tokens") return [Number.isInteger(value) ? String(value) : value.toFixed(2), ""];

@@ -441,7 +441,7 @@ def test_a_recording_moves_with_no_model_and_stops_where_the_lanes_part(open_bar
 def test_every_view_of_a_recording_works_without_a_model(open_bare: Opener) -> None:
     page = open_bare()
     wait_for_parting(page)
-    page.locator(".lane").nth(1).locator(".token").nth(1).click()
+    page.locator(".lane").nth(2).locator(".token").nth(1).click()
     expect(page.locator(".where").first).to_contain_text("top-p · Token 2 of")
     for name in ("pipeline", "latency", "kv", "entropy"):
         page.locator(f"#playground-tab-{name}").click()
@@ -479,7 +479,9 @@ def test_with_reduced_motion_a_recording_starts_where_the_lanes_part(open_bare: 
     page = open_bare(reduced_motion="reduce")
     wait_for_parting(page)
     expect(page.locator("[data-ref=parting]")).to_contain_text("they part")
-    assert page.evaluate("new Set(window.__playground.replay.tokens.map((tokens) => tokens.length)).size") == 1
+    # The lanes that sample stand where greedy does; a beam search takes longer over each token.
+    greedy, beams, *drawn = recorded_counts(page)
+    assert beams <= greedy and set(drawn) == {greedy}
 
 
 @pytest.mark.parametrize("language", ["en-US", "zh-CN"])
@@ -489,7 +491,7 @@ def test_a_recording_fits_a_phone(open_bare: Opener, language: str) -> None:
     expect(page.locator(".lane:visible")).to_have_count(2)  # the two that part
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     page.locator("[data-ref=recordings]").tap()
-    expect(page.locator(".menu-item.recording")).to_have_count(5)  # four, and a file of one's own
+    expect(page.locator(".menu-item.recording")).to_have_count(7)  # six, and a file of one's own
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
@@ -497,7 +499,7 @@ def test_another_recording_is_chosen_and_lasts_over_a_reload(open_bare: Opener) 
     page = open_bare()
     wait_for_parting(page)
     page.locator("[data-ref=recordings]").click()
-    page.locator(".menu-item.recording").nth(3).click()
+    page.locator(".menu-item.recording", has_text="0.2").first.click()
     page.wait_for_function("window.__playground.replay.name === 'temperature'")
     expect(page.locator("#playground-prompt")).to_have_value(re.compile("robot"))
     expect(page.locator(".lane-name").nth(2)).to_have_value("T = 1.8")

@@ -189,8 +189,8 @@ def test_numbers_that_cannot_be_right_are_called_untrustworthy(open_page: Opener
 def test_the_experiment_runs_and_gives_record_figures_and_an_answer(open_page: Opener) -> None:
     page = servers_page(open_page)
     panel = page.locator("section[aria-labelledby=playground-servers-load]")
-    panel.locator('[data-focus=baseline]').select_option("plain")
-    panel.locator('[data-focus=speculative]').select_option("lab")
+    panel.locator("[data-focus=baseline]").select_option("plain")
+    panel.locator("[data-focus=speculative]").select_option("lab")
     panel.get_by_label("Streams at once").fill("1, 2")
     panel.get_by_label("Repeats").fill("2")
     panel.get_by_label("Most new tokens").fill("48")

@@ -195,7 +195,7 @@ def _early_stopping(tree: BeamTree, penalty: float) -> Text:
             beyond = tree.ranked is not None and tree.ranked.ending in ("early_stop", "no_better")
             en.append(f"{rule}: {'goes on behind the record' if beyond else 'runs to the end of the record'}")
             zh.append(f"{rule}：{'会超出记录继续' if beyond else '运行到记录末尾'}")
-    return Text(f"Under {penalty:g}, {'; '.join(en)}.", f"惩罚为 {penalty:g} 时，{'；'.join(zh)}。")
+    return Text(f"With length penalty {penalty:g}: {'; '.join(en)}.", f"长度惩罚为 {penalty:g} 时，{'；'.join(zh)}。")
 
 
 def _cost(trace: Trace, lane: int) -> list[Answer]:
@@ -235,11 +235,9 @@ def _variety(trace: Trace, lane: int, tree: BeamTree) -> Text:
     if lost is not None and lost.greedy is not None:
         known = [point for point in points if point.greedy is not None]
         end = known[-1]
-        en.append(
-            f"The greedy text left the beams at step {lost.step + 1}; "
-            f"by step {end.step + 1} its sum is {end.greedy:.2f}, the best beam's {end.best:.2f}."
-        )
-        zh.append(f"贪心文本在第 {lost.step + 1} 步离开了束；到第 {end.step + 1} 步，它的和为 {end.greedy:.2f}，最好的束为 {end.best:.2f}。")
+        greedy, best = (f"{value:.2f}".replace("-", "−") for value in (end.greedy, end.best))
+        en.append(f"The greedy text left the beams at step {lost.step + 1}; by step {end.step + 1} its sum is {greedy}, the best beam's {best}.")
+        zh.append(f"贪心文本在第 {lost.step + 1} 步离开了束；到第 {end.step + 1} 步，它的和为 {greedy}，最好的束为 {best}。")
     elif last.greedy_alive:
         en.append("The greedy text is still among them.")
         zh.append("贪心文本仍在其中。")
