@@ -219,10 +219,10 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             showline=False,
             zeroline=True,
             anchor="y",
+            fixedrange=True,
         )
         data += _bars(step, column, rows, key, scale, look, final=number == len(drawn) - 1)
         notes += _heading(column, left, number > 0, look)
-    notes += _row_labels(step, rows, look)
     if not look.narrow and len(drawn) > 1:
         key_words = look.say(Text("│ before the stage<br>✕ removed by it", "│ 阶段之前<br>✕ 被该阶段移除"))
         notes.append(note(look, key_words, x=0, xshift=-8, xanchor="right", y=1, yanchor="bottom", yshift=4, align="right"))
@@ -244,7 +244,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         },
     ]  # fmt: skip
     cumulative_axis = axis(
-        look, domain=[0, 1], range=[0, 1], anchor="y2", showgrid=False, zeroline=False, ticks="outside", ticklen=4,
+        look, domain=[0, 1], range=[0, 1], anchor="y2", fixedrange=True, showgrid=False, zeroline=False, ticks="outside", ticklen=4,
         tickcolor=look.colours.muted, tickvals=[0, 0.25, 0.5, 0.75, 1], ticktext=["0", "0.25", "0.5", "0.75", "1"],
     )  # fmt: skip
     return {
@@ -258,8 +258,8 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
             annotations=notes,
             shapes=shapes,
             hovermode="closest",
-            yaxis=axis(look, domain=[bars_low, 1], range=[len(rows) + 0.5, -0.5], visible=False, anchor="x"),
-            yaxis2=axis(look, domain=list(cumulative), range=[-0.5, 1.0], visible=False, anchor="x20"),
+            yaxis=axis(look, domain=[bars_low, 1], range=[len(rows) + 0.5, -0.5], anchor="x", fixedrange=True, **_row_labels(step, rows, look)),
+            yaxis2=axis(look, domain=list(cumulative), range=[-0.5, 1.0], visible=False, anchor="x20", fixedrange=True),
             xaxis20=cumulative_axis,
             **axes,
         ),
@@ -332,6 +332,7 @@ def _others(column: _Column, rows: list[int], look: Look) -> str:
     alive = column.now.alive - sum(1 for index in rows if column.now.probabilities[index] > 0)
     if alive <= 0:
         return " ·"
+    rest = max(rest, 1e-9)  # what is alive holds something, even where rounding leaves nothing
     return f" {literal(probability(rest))}" if look.narrow else f" {literal(probability(rest))} ({alive:,})"
 
 
@@ -361,23 +362,25 @@ def _heading(column: _Column, left: float, arrow: bool, look: Look) -> list[Spec
     return [note(look, words, x=left, xanchor="left", y=1, yanchor="bottom", yshift=4, font={"size": FONT_SIZE, "color": colours.text})]
 
 
-def _row_labels(step: _Step, rows: list[int], look: Look) -> list[Spec]:
-    """The token axis: the chosen token with ▶ and in bold, the others plain; special tokens in italics."""
+def _row_labels(step: _Step, rows: list[int], look: Look) -> Spec:
+    """The token axis: the chosen token with ▶ and in bold, the others plain; special tokens in italics.
+
+    Tick labels, because a note for each would double the time that a redraw takes while a slider moves.
+    """
     colours = look.colours
     most = 15 if not look.narrow else 9
     labels = []
-    for row, index in enumerate(rows):
+    for index in rows:
         token = step.view.ids[index]
         name = token_label(step.names, token, most)
-        chosen = index == step.index
         if token in step.names and step.names[token].special:
             name = f"<i>{name}</i>"
-        words = f"▶ <b>{name}</b>" if chosen else name
-        font = {"family": MONO, "size": FONT_SIZE, "color": colours.chosen if chosen else colours.text}
-        labels.append(note(look, words, x=0, xshift=-8, xanchor="right", y=row, yref="y", yanchor="middle", font=font))
-    words = look.say(Text("all others", "其余词元"))
-    labels.append(note(look, words, x=0, xshift=-8, xanchor="right", y=len(rows), yref="y", yanchor="middle"))
-    return labels
+        labels.append(f"<span style='color:{colours.chosen}'>▶ <b>{name}</b></span>" if index == step.index else name)
+    labels.append(f"<span style='color:{colours.muted}'>{look.say(Text('all others', '其余词元'))}</span>")
+    return {
+        "tickvals": list(range(len(labels))), "ticktext": labels, "tickfont": {"family": MONO, "size": FONT_SIZE, "color": colours.text},
+        "ticks": "outside", "ticklen": 8, "tickcolor": CLEAR, "showgrid": False, "showline": False, "zeroline": False,
+    }  # fmt: skip
 
 
 def _stage_lines(columns: list[_Column], look: Look) -> list[str]:

@@ -20,7 +20,7 @@ from playground.ui.packets import rounded
 from playground.ui.views import Answer, chosen_at, lane_of, look_of
 
 #: Seconds for the steps of a lane while a knob moves, and once it rests.
-MOVING, RESTING = 0.04, 2.0
+MOVING, RESTING = 0.012, 2.0
 #: A page changes a handful of knobs, most of them numbers.
 MOST_CHANGES, LONGEST_CHANGES = 40, 20_000
 
