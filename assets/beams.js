@@ -731,7 +731,7 @@ class BeamsPanel {
     const shown = (measure) => (measure ? quantity(measure.value, measure.unit === "rows" || measure.unit === "×" ? "" : measure.unit).join(" ").trim() : t("beam_no_greedy"));
     this.cost.replaceChildren(
       tableOf([[t("beam_cost_what"), t("beam_cost_beams"), t("beam_cost_greedy"), t("beam_cost_ratio")],
-        ...tables.cost.map((one) => [`${said(one.beams.label)} (${one.beams.formula})`, shown(one.beams), shown(one.greedy), one.ratio ? `×${one.ratio.value.toFixed(2)}` : "–"])]),
+        ...tables.cost.map((one) => [`${said(one.beams.label)} (${said(one.beams.formula)})`, shown(one.beams), shown(one.greedy), one.ratio ? `×${one.ratio.value.toFixed(2)}` : "–"])]),
       el("p.beam-note", {}, said(tables.why)));
     this.variety.replaceChildren(
       el("p.beam-note", {}, said(tables.variety)),

@@ -77,7 +77,7 @@ class Bus {
   /** Nothing heard for a while: the stream is gone, or the server has nothing to tell. Asking again costs little. */
   watch() {
     if (!this.run || document.hidden || Date.now() - this.heard < this.patience) return;
-    this.patience = Math.min(this.patience * 2, 30000);
+    this.patience = Math.min(this.patience * 2, 8000);
     this.resume();
   }
 }

@@ -774,7 +774,7 @@ class Page {
     const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
     ref.run.disabled = (this.needsModel && !this.ready) || this.starting || Boolean(this.promptError);
-    const seconds = this.prepared?.seconds;
+    const seconds = this.promptError || this.refused.size ? null : this.prepared?.seconds; // what is refused won't run
     ref.run.replaceChildren(icon("play"), el("span", {}, t(run?.recorded ? "run_here" : run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
     ref.run.title = t("run_key");
     ref.stop.hidden = !live || this.guest;
@@ -916,7 +916,7 @@ class Page {
   fitPrompt() {
     const box = this.ref.prompt;
     box.style.height = "auto";
-    box.style.height = `${Math.min(box.scrollHeight + 2, innerHeight / 3)}px`;
+    box.style.height = `${Math.min(box.scrollHeight + 2, innerHeight / 4)}px`;
   }
 }
 

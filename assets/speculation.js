@@ -371,6 +371,7 @@ class SpeculationPanel {
     this.tables = answer;
     this.drawTables();
     this.which.want();
+    if (!this.test && !app.run.live && this.draws) this.ask(); // it may be on, or have ended, since somebody looked elsewhere
   }
 
   drawTables() {
@@ -384,8 +385,9 @@ class SpeculationPanel {
     this.drawSame();
     const shown = (row) => {
       if (row.value !== null && row.unit === "1") return Number.isInteger(row.value) ? String(row.value) : row.value.toFixed(3);
-      const [value, unit] = row.unit.includes(" ") ? [row.value?.toFixed(2) ?? "–", ""] : quantity(row.value, row.unit);
-      return `${value} ${TEXTS[`draft_unit_${unit}`] ? t(`draft_unit_${unit}`) : unit}`.trim();
+      const sign = row.value < 0 ? "−" : "";
+      const [value, unit] = row.unit.includes(" ") ? [row.value?.toFixed(2) ?? "–", ""] : quantity(sign ? -row.value : row.value, row.unit);
+      return `${sign}${value} ${TEXTS[`draft_unit_${unit}`] ? t(`draft_unit_${unit}`) : unit}`.trim();
     };
     const body = [];
     const group = (text) => body.push(el("tr.draft-group", {}, el("th", { colspan: "4", scope: "colgroup" }, text)));
@@ -408,10 +410,14 @@ class SpeculationPanel {
   drawSame(test = this.test) {
     const { app, tables } = this;
     this.test = test;
-    const draws = app.run.about?.lanes[this.lane].strategy === "speculative_sample";
     const begin = el("button.secondary.small.draft-test", { type: "button", disabled: !app.whole || !app.ready || app.live || test?.state === "running", onclick: () => this.ask(true) }, t("draft_test", { draws: test?.draws ?? 200 }));
     const told = test?.state === "running" ? t("draft_testing", test) : test?.verdict ? said(test.verdict) : test?.error ? said(test.error.text) : t("draft_test_help");
-    this.same.replaceChildren(el("p", {}, said(tables.same)), ...(draws ? [el("div.row", {}, begin, el("span", { class: test?.error ? "error" : test?.verdict ? "draft-test-told" : "muted", "aria-live": "polite" }, told))] : []));
+    this.same.replaceChildren(el("p", {}, said(tables.same)), ...(this.draws ? [el("div.row", {}, begin, el("span", { class: test?.error ? "error" : test?.verdict ? "draft-test-told" : "muted", "aria-live": "polite" }, told))] : []));
+  }
+
+  /** Whether the lane samples: then its distribution can be tested. */
+  get draws() {
+    return this.app.run.about?.lanes[this.lane].strategy === "speculative_sample";
   }
 
   /** Begin the test, or look how far it is; it ends when nobody looks any more. */

@@ -423,8 +423,20 @@ class Finished:
 
 
 Event = Annotated[
-    TokensNamed | PromptRead | TokenChosen | BeamsAdvanced | BeamsRanked | DraftJudged | VerifyCalibrated | StepTimed | DeviceSampled
-    | ChunkArrived | ServerReported | SpeculationReported | MetricsRead | Finished,
+    TokensNamed
+    | PromptRead
+    | TokenChosen
+    | BeamsAdvanced
+    | BeamsRanked
+    | DraftJudged
+    | VerifyCalibrated
+    | StepTimed
+    | DeviceSampled
+    | ChunkArrived
+    | ServerReported
+    | SpeculationReported
+    | MetricsRead
+    | Finished,
     Field(discriminator="kind"),
 ]
 LaneEvent = tuple[int | None, Event]

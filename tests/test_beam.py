@@ -634,8 +634,8 @@ def test_a_fork_keeps_its_rows_when_the_other_side_selects() -> None:
 @pytest.mark.parametrize(
     ("knobs", "code", "words"),
     [
-        ({"num_beams": 0}, "knob_range", "num_beams must be [1, 16], got 0"),
-        ({"num_beams": 17}, "knob_range", "num_beams must be [1, 16], got 17"),
+        ({"num_beams": 0}, "knob_range", "num_beams must be in [1, 16], got 0"),
+        ({"num_beams": 17}, "knob_range", "num_beams must be in [1, 16], got 17"),
         ({"num_beams": 2.5}, "knob_range", "num_beams"),
         ({"num_return_sequences": 0}, "knob_range", "num_return_sequences"),
         ({"num_beams": 2, "num_return_sequences": 3}, "beams_returned", "num_return_sequences (3) must not be above num_beams (2)"),

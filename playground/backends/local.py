@@ -200,12 +200,7 @@ class Comparison:
             yield self._name(prepared, prepared.rendered.ids, named)
         for events in self._steps():
             # Names travel with the step that they belong to: a pause between the two would tear it apart.
-            names = [
-                name
-                for lane, event in events
-                if lane is not None
-                for name in self._name(self.lanes[lane], mentioned(event), named)
-            ]
+            names = [name for lane, event in events if lane is not None for name in self._name(self.lanes[lane], mentioned(event), named)]
             yield [*names, *events]
             for lane, event in events:
                 if lane is not None and isinstance(event, TokenChosen):
@@ -514,9 +509,7 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
         )
 
 
-def choice_again(
-    request: Request, prepared: PreparedLane, tokens: Sequence[tuple[int, float]], on_logs: bool
-) -> tuple[TokenChosen, TokensNamed]:
+def choice_again(request: Request, prepared: PreparedLane, tokens: Sequence[tuple[int, float]], on_logs: bool) -> tuple[TokenChosen, TokensNamed]:
     """The last of these `(token, log-probability)` pairs as it was chosen, with its view: the model reads what stands before it again.
 
     `on_logs` says that the stages work on log-probabilities, as in beam search. The names are those of the view's candidates.

@@ -129,9 +129,10 @@ def cast(name: str, declared: Knob, value: Any) -> Any:
 
 def _bad(name: str, declared: Knob, value: Any) -> BadValue:
     shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    within = "in " if declared.range().startswith(("[", "(")) else ""
     return BadValue(
         "knob_range",
-        Text("{name} must be {range}, got {value}.", "{name} 必须在 {range} 范围内，而给出的是 {value}。"),
+        Text(f"{{name}} must be {within}{{range}}, got {{value}}.", "{name} 必须在 {range} 范围内，而给出的是 {value}。"),
         name=name, range=declared.range(), value=shown,
     )  # fmt: skip
 

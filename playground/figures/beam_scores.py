@@ -33,6 +33,11 @@ def _height(one: Ended, penalty: float) -> float:
     return penalty * math.log(one.length) - math.log(-one.score)
 
 
+def _signed(value: float, digits: int) -> str:
+    """A number with a true minus sign."""
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
 def _ending(trace: Trace, lane: int, tree: BeamTree, one: Ended) -> str:
     joiner = TextJoiner(trace.names(trace.about.lanes[lane].model))
     text = "".join(joiner.add(token).text for token in tree.tokens(one.key)).split()
@@ -56,7 +61,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
     tokens = look.say(Text("tokens", "个词元"))
     for number, one in enumerate(drawn):
         glyph, colour = LANE_GLYPHS[number % len(LANE_GLYPHS)], colours.lanes[number % len(colours.lanes)]
-        words = f"s {one.score:.2f} · {one.length} {tokens} · …{_ending(trace, lane, tree, one)}"
+        words = f"s {_signed(one.score, 2)} · {one.length} {tokens} · …{_ending(trace, lane, tree, one)}"
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": literal(words, 60), "x": [rounded(p) for p in marks],
@@ -103,12 +108,12 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         "layout": layout(
             look,
             height=header + 300,
-            margin={"l": 64, "r": 16, "t": header, "b": 46},
+            margin={"l": 84, "r": 16, "t": header, "b": 46},
             annotations=notes,
             hovermode="closest",
             shapes=[{**own, "line": {"color": colours.chosen, "width": 2, "dash": "dot"}}] if LOW <= tree.penalty <= HIGH else [],
             xaxis=axis(look, title={"text": look.say(_PENALTY), "font": {"size": SMALL}, "standoff": 4}, range=[LOW, HIGH], dtick=1),
-            yaxis=axis(look, title={"text": look.say(_BEHIND), "font": {"size": SMALL}}, range=[max(-2.5, 1.08 * depth), top]),
+            yaxis=axis(look, title={"text": look.say(_BEHIND), "font": {"size": SMALL}, "standoff": 8}, range=[max(-2.5, 1.08 * depth), top]),
         ),
     }
 
@@ -136,7 +141,7 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
     return [
         head,
         *(
-            (f"{low:.3f}", f"{high:.3f}", f"{drawn[n].score:.3f}", str(drawn[n].length), _ending(trace, lane, tree, drawn[n]))
+            (_signed(low, 3), _signed(high, 3), _signed(drawn[n].score, 3), str(drawn[n].length), _ending(trace, lane, tree, drawn[n]))
             for low, high, n in parts
         ),
     ]

@@ -415,10 +415,11 @@ def cost(trace: Trace, lane: int) -> tuple[CostRow, ...]:
     other = greedy_beside(trace, lane)
     beside = list(trace.of(other, StepTimed)) if other is not None else []
     count = min(len(steps), len(beside)) if beside else len(steps)
+    median_of = Text(f"median of the first {count} steps", f"前 {count} 步的中位数")
     texts = (
-        ("step", Text("time of a step", "每步时间"), "s", "derived", f"median of the first {count} steps"),
-        ("rows", Text("rows in the forward", "前向计算的行数"), "rows", "derived", f"median of the first {count} steps"),
-        ("kv", Text("KV cache", "KV 缓存"), "B", "measured", f"bytes of the tensors after step {count}"),
+        ("step", Text("time of a step", "每步时间"), "s", "derived", median_of),
+        ("rows", Text("rows in the forward", "前向计算的行数"), "rows", "derived", median_of),
+        ("kv", Text("KV cache", "KV 缓存"), "B", "measured", Text(f"bytes of the tensors after step {count}", f"第 {count} 步之后张量的字节数")),
     )
     found = []
     for name, label, unit, how, formula in texts:

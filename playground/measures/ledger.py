@@ -7,6 +7,7 @@ the end of the text cut off again is counted apart.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -278,9 +279,9 @@ class Ledger:
             if position.judged < LEAST_JUDGED or position.conditional is None:
                 break
             known.append(position.conditional)
-        # More positions never cost less: where a measurement says so, it was disturbed.
-        seconds = accumulate((seconds for _, seconds in self.verify), max)
-        verify = tuple((positions, taken / self.one) for (positions, _), taken in zip(self.verify, seconds, strict=True))
+        # More positions never cost less, and a disturbance only slows: a count that took longer than a larger one was disturbed.
+        seconds = reversed(list(accumulate((seconds for _, seconds in reversed(self.verify)), min)))
+        verify = tuple((positions, max(taken / self.one, 1.0)) for (positions, _), taken in zip(self.verify, seconds, strict=True))
         return Factors(tuple(known), self.alpha, self.draft_cost, verify, self.hits or 1.0)
 
     # --- resources -----------------------------------------------------------------------------
@@ -407,7 +408,8 @@ def identity(books: Ledger) -> tuple[tuple[Text, str], ...]:
 def _model_words(model: ModelAbout | None) -> str:
     if model is None:
         return "–"
-    return " · ".join(str(part) for part in (model.name, model.revision and model.revision[:12], model.dtype, model.device) if part)
+    revision = model.revision[:12] if re.fullmatch(r"[0-9a-f]{40}", model.revision or "") else model.revision
+    return " · ".join(str(part) for part in (model.name, revision, model.dtype, model.device) if part)
 
 
 def rows(books: Ledger) -> tuple[Row, ...]:

@@ -9,7 +9,8 @@ For each load:
   it would if the price were in speculating at all, not in the number of guesses.
 - speed-up(k) = E(k) · T(0) / T(k). At k_max it is the measured one.
 
-The interval is the smallest and the largest over the repeats and both cases of T. It is no confidence interval.
+The interval is the smallest and the largest over the repeats and both cases of T. It is no confidence interval, and from a
+single repeat it holds nothing of how far two runs differ; `KVerdict.confirm` then says so.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ UNKNOWN = Text(
     "(--per-request-spec-decode-metrics detailed), or from /metrics while nobody else uses the server.",
     "k 取多少：未知。需要两台服务器都跑过的同一负载，以及仅属于本次运行的接受率：来自回复（--per-request-spec-decode-metrics detailed），"
     "或来自没有他人使用时的 /metrics。",
+)
+
+MEASURED_ONCE = Text(
+    "A load was measured only once: the interval holds nothing of how far two runs differ. ",
+    "有负载只测过一次：区间未包含两次运行之间的差异。",
 )
 
 #: A smaller speed-up is not worth the memory and the risk, unless the whole interval lies above 1.
@@ -80,6 +86,7 @@ class LevelVerdict:
     expected: tuple[Expected, ...]
     k: int
     sure: bool
+    repeats: int
 
     @property
     def best(self) -> Expected:
@@ -171,7 +178,7 @@ def level_verdict(level: Level, repeats: Sequence[Repeat]) -> LevelVerdict:
     expected = tuple(_expected(k, most, repeats) for k in range(1, most + 1))
     best = max(expected, key=lambda entry: (_number(entry.speed_up), -entry.k))
     pays = best.low > 1 or _number(best.speed_up) >= WORTH_IT
-    return LevelVerdict(level, expected, best.k if pays else 0, sure=best.low > 1 or best.high <= 1)
+    return LevelVerdict(level, expected, best.k if pays else 0, sure=best.low > 1 or best.high <= 1, repeats=len(repeats))
 
 
 def _expected(k: int, most: int, repeats: Sequence[Repeat]) -> Expected:
@@ -200,7 +207,9 @@ def verdict(levels: Sequence[LevelVerdict], config: dict[str, Any] | None = None
     """The levels in one sentence, and as a setting for the server."""
     ordered = sorted(levels, key=lambda entry: (entry.level.concurrency is None, entry.level.concurrency or 0, entry.level.rate or 0.0))
     setting, note = _config(ordered, config, takes_table)
-    return KVerdict(tuple(ordered), _sentence(ordered), setting, note, _confirm(ordered))
+    once = MEASURED_ONCE if any(entry.repeats == 1 for entry in ordered) else Text("", "")
+    confirm = _confirm(ordered)
+    return KVerdict(tuple(ordered), _sentence(ordered), setting, note, Text(once.en + confirm.en, once.zh + confirm.zh))
 
 
 def _sentence(levels: Sequence[LevelVerdict]) -> Text:
@@ -248,6 +257,8 @@ def _where(groups: Sequence[Sequence[LevelVerdict]], number: int) -> Text:
         if len(group) == 1:
             return Text(f"at {first.text.en}", first.text.zh)
         return Text(f"from {first.text.en} to {last.text.en}", f"{first.text.zh}至 {last.text.zh}")
+    if not before and last.concurrency == 1:
+        return Text(f"at {last.text.en}", last.text.zh)
     if not before:
         return Text(f"up to {last.text.en}", f"{last.text.zh}及以下")
     if not after:

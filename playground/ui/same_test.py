@@ -78,7 +78,7 @@ class SameTests:
         try:
             testing.result = work(told)
         except Cancelled:
-            del self._known[testing.key]
+            self._known.pop(testing.key, None)
         except PlaygroundError as error:
             testing.error = error
         except Exception:
