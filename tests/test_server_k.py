@@ -291,7 +291,7 @@ def test_commands_are_whole_shell_lines_and_say_what_was_checked() -> None:
             assert words[words.index("--per-request-spec-decode-metrics") + 1] == "detailed"
         else:  # vLLM 0.32 doesn't start with the second without the first
             assert "--speculative-config" not in words and "--per-request-spec-decode-metrics" not in words
-    assert {name for name, command in found.items() if command.checked == "ran"} == {"baseline", "ngram"}
+    assert {name for name, command in found.items() if command.checked == "ran"} == {"baseline", "ngram", "draft_model"}
     assert found["draft_model"].config == {"method": "draft_model", "model": "org/d", "num_speculative_tokens": 5}
     baseline, draft = serve_commands.classic()
     assert "meta-llama/Llama-2-7b-hf" in baseline.command and "JackFram/llama-160m" in draft.command and len(draft.notes) == 3

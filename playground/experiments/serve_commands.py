@@ -74,7 +74,7 @@ def commands(model: str = "Qwen/Qwen3-8B", draft: str = "Qwen/Qwen3-0.6B", eagle
             model,
             {"method": "draft_model", "model": draft, "num_speculative_tokens": k},
             beside,
-            "read",
+            "ran",
             Text(
                 "Both must have the same vocabulary, or the server refuses. Both share the GPU's memory.",
                 "两者词表必须相同，否则服务器拒绝启动。两者共享显存。",
