@@ -171,7 +171,7 @@ def test_every_kind_of_control_works_by_keyboard(open_bare: Opener) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator(".where").first).to_contain_text("Token 2 of")
     page.keyboard.press("ArrowDown")
-    expect(page.locator(".where").first).to_contain_text("top-p")
+    expect(page.locator(".where").first).to_contain_text("beam 4")
     page.locator(".tab[aria-selected=true]").focus()
     page.keyboard.press("End")
     expect(page.locator("#playground-tab-record")).to_be_focused()

@@ -39,7 +39,7 @@ def test_a_gradio_client_gets_states_and_the_record(address: str) -> None:
 
 def test_a_mistake_reaches_the_program_as_a_sentence(address: str) -> None:
     client = Client(address, verbose=False)
-    with pytest.raises(AppError, match=r"top_p must be \(0, 1\]"):
+    with pytest.raises(AppError, match=r"top_p must be in \(0, 1\]"):
         list(client.submit("Hi", ["sample top_p=7"], 6, 1, None, str(tiny_folder()), False, api_name="/compare"))
         client.predict("Hi", ["sample top_p=7"], 6, 1, None, str(tiny_folder()), False, api_name="/compare")
 
