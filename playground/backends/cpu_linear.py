@@ -3,8 +3,8 @@
 A decode step multiplies one row, or a few (beams, guesses to verify), by every weight matrix of the
 model, and is as fast as memory can be read. The BLAS of some builds does such a product on one core.
 Here the matrix is cut into as many blocks of rows as there are threads and given to a batched product,
-which runs the blocks side by side. For one row every output is the same dot product as before, bit for
-bit; for more it may be summed up in another order.
+which runs the blocks side by side. Every output is the same dot product as before, bit for bit: how many
+rows at a time that holds for is tried out when the model is loaded, and more go the ordinary way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ class SplitLinears:
     Outside of `active` the model computes exactly as transformers made it, `generate` included.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, rows: int = 1) -> None:
+        self.rows = rows  # taken together at the most
         self._active = False
         self._blocks = torch.get_num_threads()
         self._modules = [module for module in model.modules() if type(module) is nn.Linear and self._divides(module.weight)]
@@ -48,8 +50,8 @@ class SplitLinears:
         return weight.detach().view(self._blocks, -1, weight.shape[1]).transpose(1, 2)
 
     def _product(self, module: nn.Linear, blocks: Tensor, rows: Tensor) -> Tensor:
-        """`rows` `[B, T, I]` times the weight, `[B, T, O]`; more than `MOST_ROWS` go the ordinary way."""
-        if not self._active or rows.numel() > MOST_ROWS * module.in_features:
+        """`rows` `[B, T, I]` times the weight, `[B, T, O]`; more than `self.rows` go the ordinary way."""
+        if not self._active or rows.numel() > self.rows * module.in_features:
             return functional.linear(rows, module.weight, module.bias)
         product = in_blocks(rows, blocks)
         return product if module.bias is None else product + module.bias
@@ -78,10 +80,10 @@ def split_linears(model: Any) -> SplitLinears | None:
     if threads < 2 or any(weight.device.type != "cpu" for weight in weights.values()):
         return None
     with torch.inference_mode():
-        for weight in weights.values():
-            if weight.shape[0] % threads == 0 and not _same_in_blocks(weight, threads):
-                return None
-    return SplitLinears(model)
+        cut = [weight for weight in weights.values() if weight.shape[0] % threads == 0]
+        same = takewhile(lambda rows: all(_same_in_blocks(weight, threads, rows) for weight in cut), range(1, MOST_ROWS + 1))
+        rows = max(same, default=0)
+    return SplitLinears(model, rows) if rows else None
 
 
 def in_blocks(rows: Tensor, blocks: Tensor) -> Tensor:
@@ -90,6 +92,6 @@ def in_blocks(rows: Tensor, blocks: Tensor) -> Tensor:
     return torch.bmm(together, blocks).transpose(0, 1).reshape(*rows.shape[:-1], -1)
 
 
-def _same_in_blocks(weight: Tensor, blocks: int) -> bool:
-    row = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype).view(1, 1, -1)
-    return torch.equal(in_blocks(row, weight.view(blocks, -1, weight.shape[1]).transpose(1, 2)), functional.linear(row, weight))
+def _same_in_blocks(weight: Tensor, blocks: int, count: int) -> bool:
+    rows = torch.linspace(-1, 1, count * weight.shape[1], dtype=weight.dtype).view(1, count, -1)
+    return torch.equal(in_blocks(rows, weight.view(blocks, -1, weight.shape[1]).transpose(1, 2)), functional.linear(rows, weight))

@@ -24,7 +24,7 @@ from transformers.cache_utils import DynamicLayer
 import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
 from playground.backends.cores import threads
-from playground.backends.cpu_linear import MOST_ROWS, SplitLinears
+from playground.backends.cpu_linear import SplitLinears
 from playground.backends.drafting import earlier_runs, load_draft, remember
 from playground.backends.growing_cache import GrowingLayer, growing_cache
 from playground.backends.loading import free_memory
@@ -110,7 +110,7 @@ class TransformersModel:
         if self.device.type == "cpu":
             threads().adapt()
         # A few tokens at a time are bound by reading the weights; more of them are an ordinary matrix product.
-        spread = self.linears.active() if self.linears is not None and tokens.numel() <= MOST_ROWS else nullcontext()
+        spread = self.linears.active() if self.linears is not None and tokens.numel() <= self.linears.rows else nullcontext()
         with spread:
             if hidden and max(hidden) >= self.config.num_hidden_layers:
                 raise ValueError("the last layer's hidden states are already behind the final norm: take the logits")
