@@ -89,7 +89,7 @@ RECORDINGS: tuple[Recording, ...] = (
         _request(
             "It was a dark and stormy night. The rain",
             GREEDY, BEAM, TOP_P, {"name": "no 3-gram twice", "strategy": "greedy", "knobs": {"no_repeat_ngram_size": 3}},
-            tokens=80, seed=4, chat=False,
+            tokens=60, seed=4, chat=False,
         ),
     ),
     Recording(
