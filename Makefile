@@ -31,7 +31,7 @@ bench: .venv/installed  ## tokens per second against transformers' own generate
 gpu-check: .venv/installed  ## what can only be checked on a CUDA machine; needs no network
 	$(PY) -m playground.experiments.gpu_check $(ARGS)
 
-vllm-check: .venv/installed model  ## against a real vLLM (3.5 GB, once); VLLM_PYTHON=/path/to/python uses one that is there
+vllm-check: .venv/installed-tests chromium model  ## against a real vLLM (3.5 GB, once); VLLM_PYTHON=/path/to/python uses one that is there
 	$(PY) -m playground.experiments.vllm_check $(ARGS)
 
 clean:  ## remove the environment and the caches in this folder (not the models in the user's cache)

@@ -41,8 +41,12 @@ Object.assign(TEXTS, {
   load_so_far: { en: "here so far: TTFT {ttft}, TPOT {tpot} (medians of {requests})", zh: "本单元至今：TTFT {ttft}，TPOT {tpot}（{requests} 个请求的中位数）" },
   load_sample: { en: "/metrics: {running} running, {waiting} waiting, KV cache {kv}", zh: "/metrics：运行 {running}，等待 {waiting}，KV 缓存 {kv}" },
   load_restart: { en: "The baseline is measured. Restart {server} with --speculative-config now, then go on.", zh: "基线已测完。请现在以 --speculative-config 重启 {server}，然后继续。" },
+  load_restart_confirm: { en: "Restart {server} with this setting now, then go on. Only this server is measured again; the baseline is the one measured before.", zh: "请现在以此设置重启 {server}，然后继续。仅重新测量这台服务器；基线沿用之前的结果。" },
+  load_confirm: { en: "Confirm it with a run", zh: "再测一次验证" },
+  load_confirms: { en: "Expected and measured", zh: "预期与实测" },
   load_restarted: { en: "It is restarted: go on", zh: "已重启：继续" },
   load_failed: { en: "The experiment ended: {text}", zh: "实验已结束：{text}" },
+  load_live: { en: "{figure}, so far", zh: "{figure}（至今）" },
   load_cells: { en: "Measured so far", zh: "已测量" },
   load_level: { en: "load", zh: "负载" },
   load_side: { en: "server", zh: "服务器" },
@@ -71,7 +75,7 @@ Object.assign(TEXTS, {
   load_fig_over_time: { en: "The servers over time", zh: "服务器随时间的变化" },
 });
 
-/** A figure of an experiment's result. */
+/** A figure of an experiment: of its result, or of what is measured so far. */
 class LoadPlot extends Plot {
   constructor(app, name, panel) {
     super(app, name);
@@ -80,12 +84,22 @@ class LoadPlot extends Plot {
 
   key() {
     const { app, panel } = this;
-    return panel.view ? { run: panel.id, theme: app.theme(), language, narrow: this.root.clientWidth < 560 } : null;
+    const cells = panel.view ? null : panel.state?.cells.length ?? null; // a figure of the result is drawn once
+    if (!panel.view && cells === null) return null;
+    const sampled = cells !== null && this.name === "over_time" ? panel.state.sampled : null;
+    return { run: panel.id, cells, sampled, theme: app.theme(), language, narrow: this.root.clientWidth < 560 };
   }
 
   ask(key) {
     return this.app.call("load_figure", key.run, this.name, { theme: key.theme, language: key.language, narrow: key.narrow }, null, null);
   }
+}
+
+/** What a confirming run was to show, and what it showed. */
+function confirmedBlock(confirms) {
+  return el("div.verdict-block", {},
+    el("ul.verdict-levels", {}, confirms.levels.map((level) => el("li", { "data-confirmed": String(level.as_expected) }, said(level.sentence)))),
+    copyLine(`--speculative-config '${confirms.config_text}'`));
 }
 
 class LoadPanel {
@@ -103,10 +117,12 @@ class LoadPanel {
     this.commands = el("details.load-commands");
     this.fields = el("div.load-form");
     this.progress = el("div.load-progress", { "aria-live": "off" });
+    this.live = el("div.draft-figures.load-live", { hidden: true });
+    this.livePlots = new Map(); // name → its figure and title, while an experiment runs
     this.result = el("div.load-result");
     this.file = el("input", { type: "file", accept: ".json,application/json", hidden: true, onchange: () => this.openFile(this.file.files[0]) });
     this.promptsFile = el("input", { type: "file", accept: ".jsonl,.json,.txt", hidden: true, onchange: () => this.takePrompts(this.promptsFile.files[0]) });
-    this.root = el("section.servers-part", { "aria-labelledby": "playground-servers-load" }, this.title, this.help, this.commands, this.fields, this.progress, this.result, this.file, this.promptsFile);
+    this.root = el("section.servers-part", { "aria-labelledby": "playground-servers-load" }, this.title, this.help, this.commands, this.fields, this.progress, this.live, this.result, this.file, this.promptsFile);
     this.renew = debounced(() => this.loadForm(), 400);
   }
 
@@ -141,6 +157,7 @@ class LoadPanel {
     this.drawCommands();
     this.drawForm();
     this.drawProgress();
+    this.drawLive();
     this.drawResult();
   }
 
@@ -247,6 +264,12 @@ class LoadPanel {
 
   async openFile(file) {
     if (!file) return;
+    const most = this.app.servers.public ? 10 : 100;
+    if (file.size > most * 1e6) {
+      this.problem = { text: { en: fill(TEXTS.pasted_large.en, { most }), zh: fill(TEXTS.pasted_large.zh, { most }) } };
+      this.drawForm();
+      return;
+    }
     this.take(await this.app.call("load_open", await file.text(), this.app.visitor));
   }
 
@@ -255,7 +278,6 @@ class LoadPanel {
     if (!answer.error) {
       this.id = answer.load;
       this.state = this.view = null;
-      this.shownCells = -1;
       memory.write(sessionStorage, "load", this.id);
       this.drawResult();
       this.poll();
@@ -281,6 +303,7 @@ class LoadPanel {
       if (before !== this.running) this.drawForm();
     }
     this.drawProgress();
+    this.drawLive();
     if (this.running || answer.error) this.timer = setTimeout(() => this.poll(), answer.error ? 3000 : 500);
   }
 
@@ -305,8 +328,9 @@ class LoadPanel {
       return;
     }
     const { now, so_far: far, sample, restart } = state;
+    const asks = restart?.config_text ? "load_restart_confirm" : "load_restart";
     const ms = (value) => (value === null ? "–" : milliseconds(value));
-    const lines = restart ? [el("p.load-restart", { role: "alert" }, t("load_restart", { server: restart.server }), restart.problem ? ` ${said(restart.problem)}` : "")]
+    const lines = restart ? [el("p.load-restart", { role: "alert" }, t(asks, { server: restart.server }), restart.problem ? ` ${said(restart.problem)}` : ""), restart.config_text ? copyLine(`--speculative-config '${restart.config_text}'`) : null]
       : now ? [el("p", {}, t("load_now", { side: t(`load_${now.side}`), level: said(now.level), repeat: now.repeat + 1, done: state.done, of: state.of })),
         far.requests ? el("p.muted", {}, t("load_so_far", { ttft: ms(far.ttft), tpot: ms(far.tpot), requests: far.requests })) : null,
         sample ? el("p.muted", {}, t("load_sample", { running: sample.running ?? "?", waiting: sample.waiting ?? "?", kv: sample.kv_usage === null ? "?" : `${(100 * sample.kv_usage).toFixed(1)} %` })) : null]
@@ -317,6 +341,29 @@ class LoadPanel {
     this.progress.replaceChildren(...[bar, ...lines,
       state.mine ? el("div.row", {}, restart ? el("button.primary", { type: "button", onclick: () => this.control("resume") }, t("load_restarted")) : null, el("button.secondary.stop", { type: "button", onclick: () => this.control("stop") }, icon("stop"), t("load_stop"))) : null,
       cells.length ? el("h4.plot-title", {}, t("load_cells")) : null, cells.length ? tableOf([head, ...cells]) : null].filter(Boolean));
+  }
+
+  /** The figures of what is measured so far: each appears when there is something in it, and grows cell by cell. */
+  drawLive() {
+    const names = this.view ? [] : this.state?.figures ?? [];
+    for (const [name, { box }] of this.livePlots) {
+      if (names.includes(name)) continue;
+      box.remove();
+      this.livePlots.delete(name);
+    }
+    for (const name of names) {
+      if (!this.livePlots.has(name)) {
+        const plot = new LoadPlot(this.app, name, this);
+        const title = el("h4.plot-title");
+        this.livePlots.set(name, { plot, title, box: el("div", { class: name === "over_time" ? "wide-figure" : "", "data-figure": name }, title, plot.root) });
+      }
+      const { title } = this.livePlots.get(name);
+      title.textContent = t("load_live", { figure: t(`load_fig_${name}`) });
+    }
+    const boxes = names.map((name) => this.livePlots.get(name).box);
+    if (boxes.length !== this.live.children.length || boxes.some((box, index) => this.live.children[index] !== box)) this.live.replaceChildren(...boxes);
+    this.live.hidden = !boxes.length;
+    for (const { plot } of this.livePlots.values()) plot.want();
   }
 
   // --- the result ----------------------------------------------------------------------------
@@ -341,28 +388,35 @@ class LoadPanel {
       const names = view.figures.filter((name) => name !== "goodput" || view.slo.ttft !== null || view.slo.tpot !== null);
       this.plots = names.map((name) => new LoadPlot(app, name, this));
       const count = Math.max(0, view.requests.length - 1);
-      const pays = view.verdict ? view.verdict.levels.some((level) => level.k > 0) : null;
+      const pays = view.verdict ? view.verdict.levels.some((level) => level.k > 0) : view.confirms ? view.confirms.levels.every((level) => level.as_expected !== false) : null;
       const told = el("span.muted", { "aria-live": "polite" });
       const inWords = (rows) => tableOf(language === "zh" ? rows.map((row) => row.map((cell) => view.words[cell] ?? cell)) : rows);
       this.result.replaceChildren(...[
-        el("h4.plot-title", {}, t("load_verdict")),
+        el("h4.plot-title", {}, t(view.confirms ? "load_confirms" : "load_verdict")),
         el("p.draft-verdict", { "data-won": pays === null ? "unknown" : pays ? "yes" : "no" }, said(view.sentence)),
-        view.verdict ? verdictBlock(view.verdict) : el("ul.verdict-levels", {}, view.sentences.map((sentence) => el("li", {}, said(sentence)))),
-        ...view.notes.map((note) => el("p.pasted-note", {}, said(note))), ...view.failures.map((line) => el("p.error", {}, line)),
+        view.confirms ? confirmedBlock(view.confirms) : view.verdict ? verdictBlock(view.verdict) : el("ul.verdict-levels", {}, view.sentences.map((sentence) => el("li", {}, said(sentence)))),
+        view.verdict ? el("div.row", {}, el("button.secondary", { type: "button", "data-focus": "confirm", onclick: () => this.confirm() }, icon("play"), t("load_confirm"))) : null,
+        ...view.notes.map((note) => el("p.pasted-note", {}, said(note))), ...view.failures.map((line) => el("p.error", {}, said(line))),
         el("h4.plot-title", {}, t("load_compared")), el("div.load-compared", {}, inWords(view.compared)), el("p.muted", {}, t("load_compared_help")),
         el("div.draft-figures", {}, names.map((name, index) => el("div", { class: name === "over_time" ? "wide-figure" : "" }, el("h4.plot-title", {}, t(`load_fig_${name}`)), this.plots[index].root))),
         el("details.plot-table", {}, el("summary", {}, t("load_loaded")), inWords(view.loaded)),
         el("details.plot-table", {}, el("summary", {}, t("load_requested", { count: view.request_count })), count < view.request_count ? el("p.muted", {}, t("load_requested_shown", { shown: count })) : "", count ? inWords(view.requests) : ""),
-        el("p.muted.load-about", {}, view.about),
+        el("p.muted.load-about", {}, said(view.about)),
         el("div.row.load-buttons", {}, el("button.secondary", { type: "button", onclick: () => this.save() }, icon("download"), t("load_save")), el("button.secondary", { type: "button", onclick: async () => {
           const saved = await app.call("load_saved", this.id);
           if (saved.error) return;
-          await copyText(saved.markdown);
+          await copyText(said(saved.markdown));
           told.textContent = t("copied");
         } }, icon("copy"), t("load_markdown")), told),
       ].filter(Boolean));
     }
     for (const plot of this.plots) plot.want();
+  }
+
+  /** The run that confirms the answer: the server is restarted with its setting, and only that side is measured again. */
+  async confirm() {
+    this.take(await this.app.call("load_confirm", this.id, this.app.visitor));
+    this.progress.scrollIntoView({ block: "center", behavior: calm() ? "auto" : "smooth" });
   }
 
   async save() {

@@ -606,7 +606,7 @@ function capabilityTable(can) {
 class PasteBox {
   constructor(key, most, changed) {
     this.key = key;
-    this.most = most;
+    this.most = most; // a function: the largest file, in MB
     this.text = "";
     this.name = "";
     this.changed = changed;
@@ -638,8 +638,9 @@ class PasteBox {
 
   async read(file) {
     if (!file) return;
-    if (file.size > this.most * 1e6) {
-      this.put("", t("pasted_large", { most: this.most }));
+    const most = this.most();
+    if (file.size > most * 1e6) {
+      this.put("", t("pasted_large", { most }));
       return;
     }
     const text = await file.text();
@@ -661,9 +662,10 @@ class PastedPanel {
     this.app = app;
     this.mode = "metrics";
     const changed = () => this.drawButton();
+    const fileLimit = () => (app.servers.public ? 10 : 50);
     this.boxes = {
-      metrics: [new PasteBox("pasted_before", 5, changed), new PasteBox("pasted_after", 5, changed)],
-      files: [new PasteBox("pasted_first", 50, changed), new PasteBox("pasted_second", 50, changed)],
+      metrics: [new PasteBox("pasted_before", () => 5, changed), new PasteBox("pasted_after", () => 5, changed)],
+      files: [new PasteBox("pasted_first", fileLimit, changed), new PasteBox("pasted_second", fileLimit, changed)],
     };
     this.seconds = el("input.number", { type: "text", inputmode: "decimal", autocomplete: "off" });
     this.title = el("h3.servers-h", { id: "playground-servers-pasted" });

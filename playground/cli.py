@@ -87,6 +87,11 @@ def _load_arguments(load: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--slo-ttft", type=_above_zero, metavar="MS", help="goodput counts requests with at most this TTFT")
     load.add_argument("--slo-tpot", type=_above_zero, metavar="MS", help="goodput counts requests with at most this TPOT")
+    load.add_argument(
+        "--confirm",
+        metavar="FILE",
+        help="put a saved result's answer to the test: restart its speculative server with the setting, measure that side again",
+    )
     load.add_argument("--speculative-config", metavar="JSON", help="the speculating server's, to be written out again with the best k")
     load.add_argument("--json", metavar="FILE", help="write the whole result to a file")
     load.add_argument("--markdown", metavar="FILE", nargs="?", const="-", help="a row per request too; to FILE, or to standard output")
@@ -212,7 +217,7 @@ def compare(options: argparse.Namespace) -> int:
 
 def load(options: argparse.Namespace) -> int:
     from playground.measures import server_pasted
-    from playground.measures.server_load import LoadResult
+    from playground.measures.server_load import MOST_BYTES, LoadResult
     from playground.records import load_table
 
     config = _config(options.speculative_config)
@@ -230,7 +235,10 @@ def load(options: argparse.Namespace) -> int:
     for file in (options.json, options.markdown):
         if file not in (None, "-"):
             _writable(Path(file))
-    result = LoadResult.from_json(_read(Path(options.show), 10**8)) if options.show else _run_load(options)
+    if options.show:
+        result = LoadResult.from_json(_read(Path(options.show), MOST_BYTES))
+    else:
+        result = _run_load(_confirming(options, config) if options.confirm else _load_experiment(options))
     _print_load(result, options.markdown, config)
     if options.json:
         Path(options.json).write_text(result.to_json(), encoding="utf-8")
@@ -241,14 +249,14 @@ def _print_load(result: Any, file: str | None, config: dict[str, Any] | None) ->
     from playground.measures import server_k
     from playground.records import load_table
 
-    verdict = server_k.which_k(result, config)
-    print(load_table.markdown(result, verdict, requests=file == "-"))
+    verdict = server_k.which_k(result, config) if result.confirms is None else None
+    print(load_table.markdown(result, verdict, requests=file == "-").en)
     if file not in (None, "-"):
-        Path(file).write_text(load_table.markdown(result, verdict, requests=True) + "\n", encoding="utf-8")
+        Path(file).write_text(load_table.markdown(result, verdict, requests=True).en + "\n", encoding="utf-8")
 
 
-def _run_load(options: argparse.Namespace) -> Any:
-    """Run the experiment with a progress line; a server given twice is restarted by whoever sits at the terminal."""
+def _load_experiment(options: argparse.Namespace) -> Any:
+    """The experiment that the words ask for."""
     from playground.backends import servers
     from playground.experiments import load as loads
     from playground.experiments import prompts
@@ -276,7 +284,37 @@ def _run_load(options: argparse.Namespace) -> Any:
         warm_up=options.warm_up, ignore_eos=options.ignore_eos, slo=slo,
     )  # fmt: skip
     chosen_prompts = prompts.load(Path(options.prompts)) if options.prompts else prompts.shipped()
-    experiment = loads.LoadExperiment(*map(servers.resolve, options.servers), chosen_prompts, asked)
+    return loads.LoadExperiment(*map(servers.resolve, options.servers), chosen_prompts, asked)
+
+
+def _confirming(options: argparse.Namespace, config: dict[str, Any] | None) -> Any:
+    """The speculative half of a saved result once more, with the setting that its answer gives."""
+    from playground.backends import probing, servers
+    from playground.experiments import load as loads
+    from playground.experiments import prompts
+    from playground.measures.server_k import confirmation, which_k
+    from playground.measures.server_load import MOST_BYTES, LoadResult
+
+    earlier = LoadResult.from_json(_read(Path(options.confirm), MOST_BYTES))
+    verdict = which_k(earlier, config) if earlier.confirms is None else None
+    if verdict is None or len(options.servers) > 1:
+        raise BadValue(
+            "load_unconfirmed",
+            Text(
+                "--confirm takes a result that has an answer, and at most one server: the speculative one.",
+                "--confirm 需要一个有结论的结果，且至多给出一台服务器：推测服务器。",
+            ),
+        )
+    server = servers.resolve(options.servers[0] if options.servers else earlier.servers["speculative"].name)
+    chosen_prompts = prompts.load(Path(options.prompts)) if options.prompts else prompts.shipped()
+    return loads.LoadExperiment.confirming(earlier, confirmation(earlier, verdict), server, chosen_prompts, probing.Prober())
+
+
+def _run_load(experiment: Any) -> Any:
+    """Run an experiment with a progress line; a server that is to be restarted is restarted by whoever sits at the terminal."""
+    from playground.experiments import load as loads
+    from playground.measures.server_k import config_text
+
     bar = ProgressBar(1)
     signal.signal(signal.SIGINT, lambda *_: experiment.stop())  # Ctrl-C keeps what was measured
     failed = 0
@@ -285,7 +323,8 @@ def _run_load(options: argparse.Namespace) -> Any:
             bar.close()
             if step.problem is not None:
                 print(step.problem.en, file=sys.stderr)
-            print(f"The baseline is measured. Restart {step.server} with --speculative-config, then press Enter.", file=sys.stderr)
+            setting = "--speculative-config" if step.config is None else f"--speculative-config '{config_text(step.config)}'"
+            print(f"The baseline is measured. Restart {step.server} with {setting}, then press Enter.", file=sys.stderr)
             if not sys.stdin.readline():
                 experiment.stop()
             experiment.resume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def test_acceptance_comes_from_counters_where_replies_dont_tell() -> None:
     record = cell.speculation
     assert record.source == "counters" and (record.steps, record.drafted, record.accepted) == (12, 48, 24)
     assert record.by_position == (12, 12, 0, 0) and record.other_tokens == 0
-    assert value(cell, "acceptance") == 0.5 and "whole server" in cell_numbers(cell)["acceptance"].formula  # type: ignore[operator]
+    assert value(cell, "acceptance") == 0.5 and "whole server" in cell_numbers(cell)["acceptance"].formula.en  # type: ignore[union-attr]
     assert cell.samples and max(sample.running or 0 for sample in cell.samples) >= 1
     assert value(cell, "kv_usage") == 0.25 and value(cell, "prefix_hits") == 0.0
 
@@ -111,7 +112,7 @@ def test_without_metrics_and_without_figures_nothing_is_made_up() -> None:
     unknown = ("acceptance", "acceptance_length", "tokens_per_forward", "running", "kv_usage", "preemptions", "prefix_hits", "gpu_utilisation")
     assert [value(cell, name) for name in unknown] == [None] * len(unknown)
     assert which_k(result) is None
-    assert "| – |" in markdown(result, None) and "Which k: unknown" in markdown(result, None)
+    assert "| – |" in markdown(result, None).en and "Which k: unknown" in markdown(result, None).en
 
 
 def test_an_open_loop_sends_at_the_dices_times() -> None:
@@ -144,7 +145,7 @@ def test_a_server_that_fails_is_counted_once_per_request_and_ends_the_experiment
     assert [request.ended for request in failed] == ["error"] * 3
     assert all("the engine is dead" in request.error["en"] and request.code == "server_refuses" for request in failed)
     assert "the engine is dead" in result.notes[0]["en"] and "spec" in result.notes[0]["zh"]
-    said = markdown(result, None)
+    said = markdown(result, None).en
     assert "Failed: 3 on spec" in said and speed_up(result, 0).value is None
 
 
@@ -334,6 +335,30 @@ def test_the_command_line_runs_prints_and_shows_again(tmp_path: Path, capsys: py
     assert [level.concurrency for level in result.setup.levels] == [1, 2] and result.slo == Slo(tpot=0.015)
     assert main(["load", "--show", str(out)]) == 0
     assert "Which k:" in capsys.readouterr().out
+
+
+def test_the_command_line_confirms_a_saved_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, out, again = tmp_path / "mine.jsonl", tmp_path / "out.json", tmp_path / "again.json"
+    mine.write_text('{"prompt": "Say a"}\n{"prompt": "Say b"}\n')
+    config = ["--speculative-config", '{"method": "ngram"}']
+    with pair(PacedServer(step=0.01), PacedServer(step=0.01, accepted=3)) as (one, other):
+        words = ["--concurrency", "1", "--repeats", "2", "--requests", "2", "--max-new-tokens", "9", "--prompts", str(mine)]
+        assert main(["load", one.url, other.url, *words, "--json", str(out)]) == 0
+        first = LoadResult.from_json(out.read_text())
+        before = len(one.asks)
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+        assert main(["load", other.url, "--confirm", str(out), "--prompts", str(mine), *config, "--json", str(again)]) == 0
+    said = capsys.readouterr()
+    assert "Restart" in said.err and '--speculative-config \'{"method": "ngram", "num_speculative_tokens": ' in said.err
+    assert "onfirmed: as expected at" in said.out and "Which k:" not in said.out
+    second = LoadResult.from_json(again.read_text())
+    assert len(one.asks) == before and [cell.side for cell in second.cells] == ["baseline"] * 2 + ["speculative"] * 2
+    assert [cell.requests for cell in second.cells_of("baseline", 0)] == [cell.requests for cell in first.cells_of("baseline", 0)]
+    assert second.setup.run == first.setup.run and second.complete and second.confirms is not None
+    assert main(["load", other.url, "--confirm", str(out)]) == 2  # the shipped prompts are others
+    assert "same prompts" in capsys.readouterr().err
+    assert main(["load", other.url, "--confirm", str(again), "--prompts", str(mine)]) == 2
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,18 @@ import pytest
 from playground.cli import main
 from playground.errors import PlaygroundError
 from playground.experiments import serve_commands
-from playground.measures.server_k import KVerdict, LevelVerdict, Repeat, draft_shape, level_verdict, verdict, which_k
+from playground.measures.server_k import (
+    KVerdict,
+    LevelVerdict,
+    Repeat,
+    confirmation,
+    confirmed,
+    confirmed_sentence,
+    draft_shape,
+    level_verdict,
+    verdict,
+    which_k,
+)
 from playground.measures.server_load import Cell, Level, LoadedRequest, LoadResult, LoadSetup, ServerAbout
 from playground.measures.server_pasted import from_bench, from_snapshots
 from playground.measures.server_speculation import SpeculationRecord
@@ -150,6 +162,50 @@ def earlier(text: str = AFTER, share: float = 0.0) -> str:
     """The recorded page with every counter and histogram of vLLM at a share of its value."""
     pattern = r"(?m)^(vllm:\S*(?:_total|_sum|_count|_bucket)\{[^}]*\}) (\S+)$"
     return re.sub(pattern, lambda match: f"{match[1]} {float(match[2]) * share}", text)
+
+
+def setup_of(*streams: int) -> LoadSetup:
+    levels = tuple(Level(concurrency=count) for count in streams)
+    return LoadSetup(levels, 1, 1, 11, "greedy", {}, 0, "p", "0" * 64, 1, True, 0, "alternating", "r")
+
+
+def timed(streams: tuple[int, ...], *speculative: float) -> LoadResult:
+    """A result whose baseline writes a token in 10 ms, and whose speculative server takes so many ms at each load."""
+    cells = []
+    for level, each in enumerate(speculative):
+        for side, seconds in (("baseline", 0.010), ("speculative", each / 1e3)):
+            request = LoadedRequest(0, 0.0, 0.1, 0.1 + 10 * seconds, 11, "reported", (), (), "length")
+            cells.append(Cell(side, level, 0, len(cells), 1.0, (request,)))  # type: ignore[arg-type]
+    servers = {side: ServerAbout(side, "vllm", "0.32.0", "m", side == "speculative") for side in ("baseline", "speculative")}
+    return LoadResult(setup_of(*streams), servers, tuple(cells), "2026-01-01", {}, "here")  # type: ignore[arg-type]
+
+
+def test_a_confirming_run_is_held_against_what_was_expected_of_its_own_k() -> None:
+    # One stream: k = 3, 1.75 (1.56-1.75). Eight: k = 1, 0.96. Four lies on neither side: k = 1, 1.09 (0.5-1.09).
+    found = whole(at(1, 0.006), at(4, 0.012), at(8, 0.015))
+    assert found.trial == found.config and found.trial["num_speculative_tokens_per_batch_size"] == [[1, 1, 3], [2, 4, 1], [5, 512, 0]]
+    asked = confirmation(timed((1, 4, 8), 6, 12, 15), found)
+    assert [(one.level, one.k) for one in asked.expected] == [(0, 3), (1, 1), (2, 0)] and asked.config == found.config
+    assert (asked.expected[0].low, asked.expected[0].high) == (pytest.approx(28 / 18), pytest.approx(1.75))
+    # 10 ms / 6 ms = 1.67 lies in the interval; 10 / 25 = 0.4 lies below; where it is off there is nothing to be shown.
+    told = confirmed(replace(timed((1, 4, 8), 6, 25, 10), confirms=asked))
+    assert [one.as_expected for one in told] == [True, False, None]
+    assert told[0].sentence.en == "At 1 stream: k = 3, expected 1.75× (1.56–1.75), measured 1.67×: as expected."
+    assert "below" in told[1].sentence.en and "off there; measured 1.00×" in told[2].sentence.en
+    assert confirmed_sentence(told).en == "Not confirmed: as expected at 1 of 2 loads."
+    assert confirmed_sentence(told[:1]).en == "Confirmed: as expected at 1 load."
+    faster = confirmed(replace(timed((1,), 4), confirms=replace(asked, expected=asked.expected[:1])))
+    assert faster[0].as_expected is False and "above" in faster[0].sentence.en  # 2.5 was not expected either
+    unmeasured = replace(timed((1, 4, 8)), confirms=asked)
+    assert {one.as_expected for one in confirmed(unmeasured)} == {None} and "Nothing was measured" in confirmed_sentence(confirmed(unmeasured)).en
+    assert confirmed(timed((1,), 6)) == []
+
+
+def test_where_it_is_to_be_left_off_the_best_k_is_tried_all_the_same() -> None:
+    found = whole(at(8, 0.015), at(16, 0.020), config={"method": "ngram", "num_speculative_tokens": 4})
+    assert found.config is None and found.trial == {"method": "ngram", "num_speculative_tokens": 1}
+    asked = confirmation(timed((8, 16), 15, 20), found)
+    assert [one.k for one in asked.expected] == [1, 1] and asked.expected[0].speed_up == pytest.approx(0.96)
 
 
 def test_a_recorded_page_becomes_a_ledger_and_a_number_to_beat() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from playground.experiments.load import LoadExperiment
 from playground.measures.divergence import first_divergence
 from playground.measures.server_rounds import rounds
 from playground.measures.server_speculation import SpeculationRecord
@@ -113,6 +114,9 @@ def test_a_public_page_names_no_address_and_takes_none(lab: RecordedServer, monk
     assert service.start(asked({"server": "http://127.0.0.1:1"}), VISITOR)["error"]["code"] == "server_not_public"
     large = {"baseline": "lab", "speculative": "lab", "concurrency": [64], "repeats": 1, "requests": 4}
     assert service.load_start(large, VISITOR)["error"]["code"] == "load_public"
+    for answer in (service.load_open("x" * 10_000_001, VISITOR), service.pasted_bench("{}", "é" * 5_000_001)):
+        assert answer["error"]["code"] == "public_size" and "10 MB" in answer["error"]["text"]["en"]
+    assert service.load_open("x" * 10_000_000, VISITOR)["error"]["code"] == "load_broken"
     lab.asks.clear()
     service.probe_server("lab", None, False)
     count = len(lab.asks)
@@ -157,6 +161,10 @@ def test_lanes_of_two_servers_part_by_their_text_and_not_by_ids_of_our_own(servi
     assert ids[0] != ids[1] and all(token < 0 for token in ids[1])
     found = first_divergence(trace, 0, 1)
     assert found is not None and found.position == 3  # "the cat sat", then " on" and " up"
+    assert found.cause.kind == "server" and found.cause.certain
+    trace, _ = run(service, {"server": "lab"}, {"server": "bare", "strategy": "sample", "knobs": {"temperature": 0.5}})
+    found = first_divergence(trace, 0, 1)
+    assert found is not None and found.cause.kind == "server" and not found.cause.certain  # the settings differ too
 
 
 def finished(service: Service, load: str) -> dict[str, Any]:
@@ -184,7 +192,7 @@ def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) 
     view = service.load_view(started["load"], None, None)
     assert [row[0] for row in view["compared"]] == ["load", "1 stream", "2 streams"] and view["request_count"] == 24
     assert len(view["requests"]) == 25 and view["requests"][0][0] == "server"
-    assert "2 prompts of mine.jsonl" in view["about"]
+    assert "2 prompts of mine.jsonl" in view["about"]["en"]
     assert '"method": "ngram"' in view["verdict"]["config_text"] or view["verdict"]["config_text"] is None
     for name in view["figures"]:
         drawn = service.load_figure(started["load"], name, {"language": "zh", "narrow": True}, None, None)
@@ -194,7 +202,34 @@ def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) 
     assert speed["figure"]["layout"]["shapes"][0]["y0"] == 1  # break-even
     saved = service.load_saved(started["load"])
     again = service.load_open(saved["json"], VISITOR)
-    assert service.load_view(again["load"], None, None)["compared"] == view["compared"] and "speed-up" in saved["markdown"]
+    assert service.load_view(again["load"], None, None)["compared"] == view["compared"] and "speed-up" in saved["markdown"]["en"]
+
+
+def test_figures_grow_while_the_experiment_runs_and_a_broken_one_keeps_its_cells(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 4, "max_new_tokens": 48}
+    whole = LoadExperiment._cell
+
+    def breaks(self: LoadExperiment, server: Any, level: Any, index: int, *more: Any) -> Iterator[Any]:
+        if index == 1:
+            raise RuntimeError("planted")
+        yield from whole(self, server, level, index, *more)
+
+    monkeypatch.setattr(LoadExperiment, "_cell", breaks)
+    load = service.load_start(wanted, VISITOR)["load"]
+    seen: dict[str, set[int]] = {}
+    while (state := service.load_state(load))["phase"] in ("preparing", "running"):
+        for name in state["figures"]:
+            drawn = service.load_figure(load, name, {}, None, None)
+            if "error" not in drawn:  # it has ended in between
+                seen.setdefault(name, set()).add(sum(len(one.get("x", ())) for one in drawn["figure"]["data"]))
+        time.sleep(0.01)
+    assert {"itl", "throughput", "over_time", "speed_up", "acceptance"} <= set(seen)
+    # The baseline's chunks aren't counted in tokens: its ITL isn't known. Its throughput is, and stands alone at first.
+    assert seen["itl"] == {3} and seen["throughput"] == {1, 2}
+    assert len(seen["over_time"]) > 2
+    assert state["phase"] == "failed" and state["result"] and len(state["cells"]) == 4
+    view = service.load_view(load, None, None)
+    assert len(view["compared"]) == 2 and "stopped before its end" in view["about"]["en"]
 
 
 def test_one_server_is_restarted_in_between(service: Service, lab: RecordedServer) -> None:
@@ -203,12 +238,43 @@ def test_one_server_is_restarted_in_between(service: Service, lab: RecordedServe
     load = service.load_start(wanted, VISITOR)["load"]
     while (state := service.load_state(load))["phase"] in ("preparing", "running"):
         time.sleep(0.02)
-    assert state["phase"] == "restart" and state["restart"] == {"server": "lab", "problem": None}
+    assert state["phase"] == "restart" and state["restart"] == {"server": "lab", "problem": None, "config_text": None}
     lab.answer = fast
     service.load_control(load, "resume", VISITOR)
     assert finished(service, load)["phase"] == "done"
     view = service.load_view(load, None, None)
     assert "one after the other" in view["notes"][0]["en"] and len(view["compared"]) == 2 and view["verdict"] is not None
+
+
+def test_an_answer_is_put_to_the_test_by_its_own_setting(service: Service, lab: RecordedServer, bare: RecordedServer) -> None:
+    wanted = {
+        "baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 3, "max_new_tokens": 48,
+        "config": '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}',
+        "prompts": {"name": "mine.jsonl", "text": '{"prompt": "a"}\n{"prompt": "b"}'},
+    }  # fmt: skip
+    lab.answer, first = fast, service.load_start(wanted, VISITOR)["load"]
+    assert service.load_confirm(first, VISITOR)["error"]["code"] in ("load_running", "load_unconfirmed")
+    assert finished(service, first)["phase"] == "done"
+    asked_of_baseline = len(bare.asks)
+    begun = service.load_confirm(first, VISITOR)["load"]
+    while (state := service.load_state(begun))["phase"] == "preparing":
+        time.sleep(0.02)
+    assert state["phase"] == "restart" and '"method": "ngram"' in state["restart"]["config_text"]
+    service.load_control(begun, "resume", VISITOR)
+    state = finished(service, begun)
+    assert state["phase"] == "done" and (state["done"], state["of"], len(state["cells"])) == (12, 12, 4)
+    assert len(bare.asks) == asked_of_baseline  # the baseline's numbers are the earlier ones
+    view, before = service.load_view(begun, None, None), service.load_view(first, None, None)
+    assert [row[1] for row in view["compared"]] == [row[1] for row in before["compared"]] and view["verdict"] is None
+    assert [one["as_expected"] for one in view["confirms"]["levels"]] != [] and "confirmed" in view["sentence"]["en"].lower()
+    assert "measured at" in view["notes"][0]["en"]
+    saved = service.load_saved(begun)
+    assert "as expected" in saved["markdown"]["en"] or "expected," in saved["markdown"]["en"]
+    assert service.load_view(service.load_open(saved["json"], VISITOR)["load"], None, None)["confirms"] == view["confirms"]
+    assert service.load_confirm(begun, VISITOR)["error"]["code"] == "load_unconfirmed"  # the answer was the first run's
+    # Of a saved result the prompts must be there too: these were the visitor's own.
+    opened = service.load_open(service.load_saved(first)["json"], VISITOR)["load"]
+    assert service.load_confirm(opened, VISITOR)["error"]["code"] == "load_prompts_differ"
 
 
 def test_an_experiment_can_be_stopped_and_fails_in_words(service: Service) -> None:

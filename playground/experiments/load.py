@@ -44,7 +44,19 @@ from playground.backends.servers import Capabilities, ServerEntry
 from playground.engine.dice import Dice
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.experiments.prompts import PromptSet
-from playground.measures.server_load import SIDES, Cell, Level, LoadedRequest, LoadResult, LoadSetup, ServerAbout, ServerSample, Side, Slo
+from playground.measures.server_load import (
+    SIDES,
+    Cell,
+    Confirmation,
+    Level,
+    LoadedRequest,
+    LoadResult,
+    LoadSetup,
+    ServerAbout,
+    ServerSample,
+    Side,
+    Slo,
+)
 from playground.measures.server_speculation import Counters, counters, difference
 from playground.request import Limits, Request
 from playground.trace import ChunkArrived, DeviceSampled, Event, Finished, ServerReported, SpeculationReported
@@ -68,6 +80,10 @@ log = logging.getLogger(__name__)
 MACHINE_DRIFT = Text(
     "Measured one after the other, not in turns: whatever changed on the machine in between is in the speed-up too.",
     "两次测量先后进行，而非交替进行：期间机器的任何变化也会计入加速比。",
+)
+EARLIER_BASELINE = Text(
+    "The baseline is the one that was measured at {when}; only the speculative server was measured again.",
+    "基线为 {when} 时所测；仅重新测量了推测服务器。",
 )
 BASELINE_SPECULATES = Text(
     "{server}, the baseline, speculates too: this is no comparison with plain decoding.", "基线服务器 {server} 也在推测解码：这不是与普通解码的比较。"
@@ -161,13 +177,14 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class CellBegan:
-    """A server's turn at a load; `done` of `of` requests of the whole experiment have ended so far."""
+    """A server's turn at a load; `done` of `of` requests of the whole experiment have ended so far, and `so_far` has the cells that did."""
 
     side: Side
     level: Level
     repeat: int
     done: int
     of: int
+    so_far: LoadResult
 
 
 @dataclass(frozen=True)
@@ -194,22 +211,24 @@ class ServerSampled:
 
 @dataclass(frozen=True)
 class CellEnded:
-    """A cell is whole."""
+    """A cell is whole; `so_far` has it and those before it."""
 
     cell: Cell
     done: int
     of: int
+    so_far: LoadResult
 
 
 @dataclass(frozen=True)
 class RestartWanted:
     """The baseline is measured: its owner restarts the server with speculation, then `resume` goes on.
 
-    `problem` says what is wrong with what answers now, after a first `resume`.
+    `problem` says what is wrong with what answers now, after a first `resume`; `config` is the setting that is to be confirmed.
     """
 
     server: str
     problem: Text | None = None
+    config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -247,10 +266,35 @@ class LoadExperiment:
     prober: Prober = field(default_factory=Prober)
     baseline_model: str | None = None
     speculative_model: str | None = None
+    earlier: LoadResult | None = None
+    confirms: Confirmation | None = None
     _running: dict[int, ServerLane] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _resumed: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def confirming(
+        cls, earlier: LoadResult, confirms: Confirmation, speculative: ServerEntry, prompts: PromptSet, prober: Prober, model: str | None = None
+    ) -> LoadExperiment:
+        """The speculative half of an earlier experiment once more, with the setting that followed from it: same prompts, same loads.
+
+        The baseline's cells are the earlier ones. Raises `BadValue` where the prompts aren't those, or no baseline was measured.
+        """
+        setup = earlier.setup
+        if prompts.sha256 != setup.prompts_sha256:
+            text = Text("A confirming run takes the same prompts: {name} as it was.", "验证运行须使用相同的提示词：原来的 {name}。")
+            raise BadValue("load_prompts_differ", text, name=setup.prompts)
+        if not any(cell.side == "baseline" for cell in earlier.cells):
+            raise BadValue("load_no_baseline", Text("That result has no baseline to compare with.", "该结果没有可供比较的基线。"))
+        equal = all(len(cell.requests) == setup.requests for cell in earlier.cells)
+        usual = LoadOptions(levels=setup.levels)
+        options = LoadOptions(
+            levels=setup.levels, repeats=setup.repeats, requests=setup.requests if equal else None, max_new_tokens=setup.max_new_tokens,
+            strategy=setup.strategy, knobs=setup.knobs, seed=setup.seed, unique_prefixes=setup.unique_prefixes, ignore_eos=setup.ignore_eos,
+            warm_up=None if setup.warm_up == max(map(usual.warm_up_at, setup.levels)) else setup.warm_up, slo=earlier.slo,
+        )  # fmt: skip
+        return cls(speculative, speculative, prompts, options, prober, speculative_model=model, earlier=earlier, confirms=confirms)
 
     @property
     def restarts(self) -> bool:
@@ -274,19 +318,21 @@ class LoadExperiment:
         self.options.check()
         ready = self._prepare()
         notes = self._notes(ready)
-        cells: list[Cell] = []
-        plan = self._plan()
+        cells = self._earlier_cells()
+        plan = self._plan(cells)
+        known = len(cells)
         total = sum(self.options.requests_at(self.options.levels[level], len(self.prompts.prompts)) for _, level, _ in plan)
         done = 0
-        run = secrets.token_hex(4)
+        # A confirming run asks the very same prompts, the line before each of them included.
+        run = self.earlier.setup.run if self.earlier is not None else secrets.token_hex(4)
         try:
-            for order, (side, index, repeat) in enumerate(plan):
+            for order, (side, index, repeat) in enumerate(plan, known):
                 if side not in ready:
                     yield from self._restart(ready, notes)
                 if self._stopped.is_set():
                     break
                 level = self.options.levels[index]
-                yield CellBegan(side, level, repeat, done, total)
+                yield CellBegan(side, level, repeat, done, total, self._result(ready, cells, False, notes, run))
                 if repeat == 0 and (warm_up := self.options.warm_up_at(level)):
                     self._warm_up(ready[side], level, warm_up, f"{run}w{index}")
                 gathered = _Gathered()
@@ -300,26 +346,37 @@ class LoadExperiment:
                     break
                 cell = gathered.cell(side, index, repeat, order)
                 cells.append(cell)
-                yield CellEnded(cell, done, total)
                 if gathered.crowded:
                     notes.append(NOT_ALONE.filled(server=ready[side].entry.name))
+                yield CellEnded(cell, done, total, self._result(ready, cells, False, notes, run))
                 if not cell.whole:
                     notes.append(self._all_failed(cell, ready[side].entry, level))
                     break
         finally:
             self.stop()
-        yield LoadEnded(self._result(ready, tuple(cells), len(cells) == len(plan) and all(cell.whole for cell in cells), notes, run))
+        yield LoadEnded(self._result(ready, cells, len(cells) == known + len(plan) and all(cell.whole for cell in cells), notes, run))
 
     # --- before the run -------------------------------------------------------------------------
 
-    def _plan(self) -> list[tuple[Side, int, int]]:
-        """(side, level, repeat) of every cell in its order."""
+    def _earlier_cells(self) -> list[Cell]:
+        """The baseline's cells that a confirming run begins with."""
+        if self.earlier is None:
+            return []
+        cells = sorted((cell for cell in self.earlier.cells if cell.side == "baseline"), key=lambda cell: cell.order)
+        return [replace(cell, order=order) for order, cell in enumerate(cells)]
+
+    def _plan(self, earlier: Sequence[Cell]) -> list[tuple[Side, int, int]]:
+        """(side, level, repeat) of every cell in its order; of a confirming run those that have a baseline already."""
+        if earlier:
+            return [("speculative", cell.level, cell.repeat) for cell in sorted(earlier, key=lambda cell: (cell.level, cell.repeat))]
         loads, repeats = range(len(self.options.levels)), range(self.options.repeats)
         if self.restarts:
             return [(side, level, repeat) for side in SIDES for level in loads for repeat in repeats]
         return [(side, level, repeat) for level in loads for repeat in repeats for side in (SIDES if repeat % 2 == 0 else SIDES[::-1])]
 
     def _prepare(self) -> dict[Side, _Server]:
+        if self.earlier is not None:
+            return {}
         found: dict[Side, _Server] = {"baseline": self._server(self.baseline, self.baseline_model)}
         if not self.restarts:
             found["speculative"] = self._server(self.speculative, self.speculative_model)
@@ -344,6 +401,8 @@ class LoadExperiment:
         return _Server(entry, can, tuple(server_request(request, request.lanes[0], entry, can) for request in requests), requests[0])
 
     def _notes(self, ready: dict[Side, _Server]) -> list[Text]:
+        if self.earlier is not None:
+            return [EARLIER_BASELINE.filled(when=self.earlier.created), MACHINE_DRIFT]
         notes = [MACHINE_DRIFT] if self.restarts else []
         if ready["baseline"].can.speculation:
             notes.append(BASELINE_SPECULATES.filled(server=self.baseline.name))
@@ -357,9 +416,11 @@ class LoadExperiment:
     def _restart(self, ready: dict[Side, _Server], notes: list[Text]) -> Iterator[LoadStep]:
         """Wait until the server has been restarted and speculates."""
         problem: Text | None = None
+        config = self.confirms.config if self.confirms is not None else None
+        plain = self.earlier.servers["baseline"].model if self.earlier is not None else ready["baseline"].can.model
         while not self._stopped.is_set():
             self._resumed.clear()
-            yield RestartWanted(self.speculative.name, problem)
+            yield RestartWanted(self.speculative.name, problem, config)
             self._resumed.wait()
             if self._stopped.is_set():
                 return
@@ -372,8 +433,8 @@ class LoadExperiment:
                 problem = STILL_PLAIN
                 continue
             ready["speculative"] = server
-            if server.can.model != ready["baseline"].can.model:
-                notes.append(TWO_MODELS.filled(a=ready["baseline"].can.model, b=server.can.model))
+            if server.can.model != plain:
+                notes.append(TWO_MODELS.filled(a=plain, b=server.can.model))
             return
 
     # --- one cell -------------------------------------------------------------------------------
@@ -550,7 +611,7 @@ class LoadExperiment:
             ALL_FAILED.zh.format(server=entry.name, level=level.text.zh, error=said["zh"]),
         )
 
-    def _result(self, ready: dict[Side, _Server], cells: tuple[Cell, ...], complete: bool, notes: list[Text], run: str) -> LoadResult:
+    def _result(self, ready: dict[Side, _Server], cells: Sequence[Cell], complete: bool, notes: list[Text], run: str) -> LoadResult:
         options = self.options
         counts = [options.requests_at(level, len(self.prompts.prompts)) for level in options.levels]
         setup = LoadSetup(
@@ -560,17 +621,19 @@ class LoadExperiment:
             warm_up=max(map(options.warm_up_at, options.levels)), order="restarted" if self.restarts else "alternating", run=run,
             ignore_eos=options.ignore_eos,
         )  # fmt: skip
-        unknown = ServerAbout(self.speculative.name, "?", None, "?", None)
+        known = dict(self.earlier.servers) if self.earlier is not None else {}
+        known["speculative"] = ServerAbout(self.speculative.name, "?", None, "?", None)
         return LoadResult(
             setup=setup,
-            servers={side: ready[side].about if side in ready else unknown for side in SIDES},
-            cells=cells,
+            servers={side: ready[side].about if side in ready else known[side] for side in SIDES},
+            cells=tuple(cells),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             versions={"playground": playground.__version__, "python": platform.python_version(), "openai": openai.__version__},
             machine=f"{platform.machine()}, {os.cpu_count()} CPU cores",
             complete=complete,
             slo=options.slo,
             notes=tuple(note.to_json() for note in dict.fromkeys(notes)),
+            confirms=self.confirms,
         )
 
 

@@ -1,12 +1,14 @@
 """What only a real vLLM can show: `make vllm-check`, without a GPU, in 10 to 40 minutes.
 
 The default model in float32 runs on vLLM's CPU build in an environment of its own: first plain, then, restarted, with n-gram
-speculation. Everything is asked through the command line, as anybody would, and held against what the server counts itself:
+speculation. Everything is asked through the command line and through the page in Chromium, as anybody would, and held against what
+the server counts itself:
 
 - greedy text equals our own greedy in float32, or parts at a near-tie
 - `/metrics` moves by exactly what the requests' own figures add up to
 - the ledger of a request is complete, and its parts add up
 - a server killed in mid-stream costs its own lanes only, and what had come is kept
+- the page shows the same: tokens, ledger and rounds, and the guided experiment with its restart ends in a verdict
 
 The report is Markdown on standard output; exit status 1 if a check fails, 2 if nothing could be checked.
 """
@@ -37,7 +39,8 @@ from typing import Any
 from playground.backends import embedded, progress, servers
 from playground.backends.openai_api import metrics_text
 from playground.errors import PlaygroundError
-from playground.experiments import prompts, serve_commands
+from playground.experiments import prompts, serve_commands, vllm_page
+from playground.experiments.vllm_page import PageMissing, Visitor
 from playground.measures.server_load import SIDES, Cell, LoadResult
 from playground.measures.server_rounds import rounds
 from playground.measures.server_speculation import counters, speculation_record
@@ -61,6 +64,9 @@ NEAR_TIE = 0.01
 GREEDY_PROMPTS, TOKENS, K = 4, 48, 4
 #: The server is killed once it has written so many tokens of a long answer.
 KILLED_AFTER, LONG = 25, 600
+STORY = "Tell me a very long story about a lighthouse."
+#: What the page's experiment is asked for: small, since the command line's is the one that is measured with nothing beside it.
+PAGE_LOADS, PAGE_REQUESTS = (1, 2), 4
 
 
 class CheckImpossible(Exception):
@@ -360,9 +366,69 @@ def unequal(cell: Cell) -> str:
     return f"; at level {cell.level}, repeat {cell.repeat}: {', '.join(wrong)}" if wrong else ""
 
 
-def death_is_survived(report: Report, line: CommandLine) -> None:
-    """kill -9 in mid-stream: what came is kept, the lane behind it gets one message, and a local lane goes on."""
+def page_compares(report: Report, page: Visitor, speculates: bool) -> None:
+    """A lane on the server beside a local one on the page: the same tokens, on the screen too, and the server's guesses where it made any."""
+    prompt = prompts.shipped().prompts[1 if speculates else 0]  # "copy" has something to guess from
+    page.begin(prompt.text, server_lane(TOKENS), local_lane(TOKENS))
+    far, near = page.finish()
+    report.check(
+        far == near and bool(far), f"page, “{prompt.kind}”: {vllm_page.same(far, near)} of {len(far)} tokens equal those of the lane beside it"
+    )
+    report.check(len(page.shown(0)) == len(far) and page.shown(0) == page.shown(1), "page: both strips show them all, in the same words")
+    numbers = page.numbers(0)
+    told = ", ".join(f"{name} {value}" for name, value in numbers.items())
+    report.check({"TTFT", "TPOT", "chunk gap p50", "amortised p50", "tok/chunk"} <= set(numbers), f"page: {told}")
+    page.picture("comparison-ngram" if speculates else "comparison-baseline")
+    if not speculates:
+        return
+    counts, rounds_drawn, placed = page.ledger(0)
+    behind = counts["forwards"] + counts["accepted"] - len(far)
+    adds_up = counts["steps"] > 0 and counts["accepted"] <= counts["drafted"] <= K * counts["steps"] and 0 <= behind <= K
+    report.check(
+        adds_up and rounds_drawn == counts["steps"],
+        f"page, ledger: {len(far)} tokens = {counts['forwards']} forwards + {counts['accepted']} accepted − {behind} behind the end; "
+        f"{counts['drafted']} drafted; {rounds_drawn} rounds drawn, {placed} with their place in the text",
+    )
+    page.picture("speculation-ngram", of=".remote-speculation")
+
+
+def server_lane(tokens: int) -> vllm_page.Lane:
+    return {"name": "on the server", "strategy": "greedy", "max_new_tokens": tokens, "server": NAME}
+
+
+def local_lane(tokens: int) -> vllm_page.Lane:
+    return {"name": "here", "strategy": "greedy", "max_new_tokens": tokens}
+
+
+def page_experiment_begins(report: Report, page: Visitor, config: dict[str, Any]) -> None:
+    """The card of the server, and the guided experiment until the page asks for the restart."""
+    can = page.capabilities(NAME)
+    report.check(
+        "vLLM" in can["kind"] and "raw, before temperature" in can["logprobs"] and can["speculation"].startswith("–"),
+        f"page, the server's card: {can['kind']}; {can['logprobs']}; speculation {can['speculation']}",
+    )
+    page.picture("server-card", of=".server-card")
+    fields = {
+        "concurrency": ", ".join(map(str, PAGE_LOADS)), "repeats": "1", "max_new_tokens": str(TOKENS), "requests": str(PAGE_REQUESTS),
+    }  # fmt: skip
+    page.begin_experiment(NAME, fields, config)
+    page.picture("experiment-restart", of=".load-progress")
+
+
+def page_experiment_ends(report: Report, page: Visitor) -> None:
+    """The experiment after the restart: a row per load with acceptance and speed-up, and a verdict."""
+    verdict, rows = page.end_experiment()
+    whole = [row for row in rows[1:] if "%" in row[4] and "×" in row[5]]
+    report.check(len(whole) == len(PAGE_LOADS), "page, the experiment's record: " + "; ".join(" | ".join(row) for row in rows[1:]))
+    report.check(bool(verdict), f"page, its verdict: “{verdict}”")
+    page.picture("experiment-result", of=".load-result")
+
+
+def death_is_survived(report: Report, line: CommandLine, page: Visitor) -> None:
+    """kill -9 in mid-stream: what came is kept, the lane behind it gets one message, and a local lane goes on; on the page too."""
     entry = servers.entry(NAME, line.server.url)
+    page.begin(STORY, server_lane(LONG), local_lane(TOKENS))
+    page.until(lambda: len(page.tokens()[0]) > 0, COMPARISON, "the server's first token")
     before = written_by(entry)
 
     def kill() -> None:
@@ -372,7 +438,7 @@ def death_is_survived(report: Report, line: CommandLine) -> None:
         line.server.kill()
 
     lanes = (f"greedy server={NAME} max_new_tokens={LONG}", f"greedy server={NAME} max_new_tokens={TOKENS}", f"greedy max_new_tokens={TOKENS}")
-    trace = line.compare("Tell me a very long story about a lighthouse.", *lanes, meanwhile=kill)
+    trace = line.compare(STORY, *lanes, meanwhile=kill)
     first, second, local = (list(trace.of(lane, Finished)) for lane in range(3))
     kept = trace.output(0)
     said = [(one[0].message or {}).get("en", "") if one else "" for one in (first, second)]
@@ -380,6 +446,11 @@ def death_is_survived(report: Report, line: CommandLine) -> None:
     report.check(broke_off and 0 < len(kept) < LONG, f"{len(kept)} tokens kept: “{said[0]}”")
     report.check(len(second) == 1 and second[0].reason == "error" and bool(said[1]), f"the next lane: “{said[1]}”")
     report.check(len(local) == 1 and local[0].reason in ("length", "stop"), f"the local lane wrote all its {len(trace.output(2))} tokens")
+    far, near = page.finish()
+    message = page.message(0)
+    report.check(0 < len(far) < LONG and len(page.shown(0)) == len(far) and "incomplete" in message, f"page: {len(far)} tokens kept: “{message}”")
+    report.check(bool(near) and not page.message(1), f"page: the local lane wrote all its {len(near)} tokens")
+    page.picture("killed")
 
 
 def written_by(entry: servers.ServerEntry) -> float:
@@ -415,13 +486,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", default="1,2,4", help="streams at once (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="how often each load is measured on each server (default %(default)s)")
     parser.add_argument("--requests", type=int, default=12, help="requests per measurement (default %(default)s)")
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the page, in two sizes and both themes")
     parser.add_argument("--draft-model", action="store_true", help="start it once more, with the model as its own draft model")
     options = parser.parse_args(arguments)
     report = Report()
     try:
         with started() as (server, line):
             check(report, server, line, options)
-    except CheckImpossible as error:
+    except (CheckImpossible, PageMissing) as error:
         report.say(f"\n**Not checked to the end:** {error}")
         return 2
     report.say(f"\n{'All checks passed.' if not report.failures else f'{report.failures} checks failed.'}")
@@ -450,12 +522,21 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     greedy_is_ours(report, line)
 
     def restart() -> dict[str, Any]:
-        server.stop()
-        seconds = server.start("ngram")
-        report.say(f"\n## N-gram speculation (up after {seconds:.0f} s)\n")
+        config = next(command.config or {} for command in serve_commands.commands(k=K) if command.name == "ngram")
+        # The page is closed before the command line goes on measuring: nothing runs beside that.
+        with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
+            report.say("\n## The page, baseline\n")
+            page_compares(report, page, speculates=False)
+            page_experiment_begins(report, page, config)
+            server.stop()
+            seconds = server.start("ngram")
+            report.say(f"\n## The page, n-gram speculation (up after {seconds:.0f} s)\n")
+            page_experiment_ends(report, page)
+            page_compares(report, page, speculates=True)
+        report.say("\n## N-gram speculation\n")
         for trace in greedy_is_ours(report, line):
             ledger_is_complete(report, trace)
-        return next(command.config or {} for command in serve_commands.commands(k=K) if command.name == "ngram")
+        return config
 
     result, printed = line.load(options.concurrency, options.repeats, options.requests, restart)
     report.say("\n## Baseline against speculative\n")
@@ -463,7 +544,8 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     report.say("\n## Counts\n")
     counts_are_the_servers(report, result)
     report.say("\n## kill −9 in mid-stream\n")
-    death_is_survived(report, line)
+    with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
+        death_is_survived(report, line, page)
     if options.draft_model:
         report.say("\n## Draft model\n")
         draft_model_says(report, server, line)

@@ -14,7 +14,7 @@ from playground.measures.text import display_name
 from playground.measures.what_if import CHOOSERS, Redecided, Settings, chooses_as, redecide
 from playground.trace import ModelAbout, StageAbout, StepView, TokenChosen, TokenName, Trace
 
-Kind = Literal["branch", "stage", "order", "die", "strategy", "search", "drafts", "model", "prompt", "numerics", "unknown"]
+Kind = Literal["branch", "stage", "order", "die", "strategy", "search", "drafts", "server", "model", "prompt", "numerics", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,9 @@ def _cause(a: _Place, b: _Place) -> Cause:
     """The one difference that makes one lane's step choose the other's token."""
     if "forced" in (a[2].origin, b[2].origin):
         return Cause("branch")
+    if _server(a) != _server(b):
+        # What a server calls its model doesn't say which it is. Other settings may be the cause as well, and nothing here can tell.
+        return Cause("server", certain=not _differences(_way(*a), _way(*b)))
     models = _model(a), _model(b)
     if (models[0].name, models[0].revision) != (models[1].name, models[1].revision):
         return Cause("model")
@@ -250,6 +253,12 @@ def _decided(place: _Place, way: _Way) -> int | None:
     return step.token
 
 
+def _server(place: _Place) -> str | None:
+    """The server that wrote a lane; None for this machine."""
+    trace, lane, _ = place
+    return trace.about.lanes[lane].server
+
+
 def _model(place: _Place) -> ModelAbout:
     trace, lane, _ = place
     return next(model for model in trace.about.models if model.key == trace.about.lanes[lane].model)
@@ -277,6 +286,10 @@ CAUSES: dict[Kind, Text] = {
     "drafts": Text(
         "The cause is the drafter's dice: the distribution is the same, but a drawn guess is judged by dice of its own.",
         "原因是起草器的骰子：分布相同，但抽取的猜测由另外的骰子裁定。",
+    ),
+    "server": Text(
+        "The lanes ran in different places: other kernels, another precision, perhaps another model.",
+        "两条通道在不同的地方运行：算子或精度不同，也可能模型不同。",
     ),
     "model": Text("The cause is the model: they are different ones.", "原因是模型：两者不同。"),
     "prompt": Text("The cause is the prompt: the tokens that were read differ.", "原因是提示词：读入的词元不同。"),

@@ -23,11 +23,13 @@ from typing import Any
 
 from playground.errors import Text
 from playground.measures import Quantity
-from playground.measures.server_load import Cell, Level, LoadResult
+from playground.measures.server_load import Cell, Confirmation, Expectation, Level, LoadResult, speed_up
 from playground.measures.server_speculation import LARGEST_K, SpeculationRecord
 
 _TOKENS = Text("tokens per step", "每步词元数")
 _STEP = Text("seconds per step", "每步秒数")
+_MEASURED_STEP = Text("E(k) · speculative seconds per token", "E(k) · 推测每词元秒数")
+_ON_THE_LINE = Text("on the line from T(0) to T({most}): {k}/{most} of the way", "T(0) 至 T({most}) 连线上的 {k}/{most} 处")
 _SPEED_UP = Text("expected speed-up", "预期加速比")
 
 UNKNOWN = Text(
@@ -120,13 +122,17 @@ class LevelVerdict:
 
 @dataclass(frozen=True)
 class KVerdict:
-    """Which k, load by load; the sentence for all of them, the server's setting, and how to confirm it."""
+    """Which k, load by load; the sentence for all of them, the server's setting, and how to confirm it.
+
+    `config` is None where speculation is to be left off; `trial` is what a confirming run sets then: the best k all the same.
+    """
 
     levels: tuple[LevelVerdict, ...]
     sentence: Text
     config: dict[str, Any] | None
     config_note: Text
     confirm: Text
+    trial: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -192,7 +198,7 @@ def _expected(k: int, most: int, repeats: Sequence[Repeat]) -> Expected:
         speeds.append(e * repeat.baseline / step)
         bounds += [e * repeat.baseline / step, e * repeat.baseline / slowest]
     measured = k == most
-    line = "E(k) · speculative seconds per token" if measured else f"on the line from T(0) to T({most}): {k}/{most} of the way"
+    line = _MEASURED_STEP if measured else _ON_THE_LINE.filled(k=k, most=most)
     return Expected(
         k,
         Quantity(statistics.median(tokens), "tokens", "derived", _TOKENS, f"1 + h · (P_1 + … + P_{k})"),
@@ -209,7 +215,95 @@ def verdict(levels: Sequence[LevelVerdict], config: dict[str, Any] | None = None
     setting, note = _config(ordered, config, takes_table)
     once = MEASURED_ONCE if any(entry.repeats == 1 for entry in ordered) else Text("", "")
     confirm = _confirm(ordered)
-    return KVerdict(tuple(ordered), _sentence(ordered), setting, note, Text(once.en + confirm.en, once.zh + confirm.zh))
+    trial = setting
+    if trial is None:
+        best = max((entry.best for entry in ordered), key=lambda entry: _number(entry.speed_up))
+        trial = {**_without_k(config), "num_speculative_tokens": best.k}
+    return KVerdict(tuple(ordered), _sentence(ordered), setting, note, Text(once.en + confirm.en, once.zh + confirm.zh), trial)
+
+
+def _without_k(config: dict[str, Any] | None) -> dict[str, Any]:
+    """A server's setting without its numbers of guesses."""
+    return {name: value for name, value in (config or {}).items() if name not in ("num_speculative_tokens", "num_speculative_tokens_per_batch_size")}
+
+
+# --- the run that confirms it -----------------------------------------------------------------------
+
+
+def confirmation(result: LoadResult, found: KVerdict) -> Confirmation:
+    """What a run with the verdict's setting has to show, load by load."""
+    expected = []
+    for entry in found.levels:
+        k = _k_at(found.trial, entry.level)
+        of_k = next((one for one in entry.expected if one.k == k), None)
+        at = result.setup.levels.index(entry.level)
+        expected.append(Expectation(at, k, _number(of_k.speed_up), of_k.low, of_k.high) if of_k is not None else Expectation(at, 0, 1.0, 1.0, 1.0))
+    return Confirmation(result.created, found.trial, tuple(expected))
+
+
+def _k_at(config: dict[str, Any], level: Level) -> int:
+    """How many guesses a server makes with so many streams: its table of k by batch size where it has one."""
+    table = config.get("num_speculative_tokens_per_batch_size")
+    if table is None or level.concurrency is None:
+        return int(config["num_speculative_tokens"])
+    return next((int(k) for first, last, k in table if first <= level.concurrency <= last), 0)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One load of a confirming run: `as_expected` is None where nothing was measured, or nothing was to be shown."""
+
+    level: Level
+    as_expected: bool | None
+    sentence: Text
+
+    def to_json(self) -> dict[str, Any]:
+        return {"level": self.level.text.to_json(), "as_expected": self.as_expected, "sentence": self.sentence.to_json()}
+
+
+def confirmed(result: LoadResult) -> list[Confirmed]:
+    """Expected and measured, load by load; empty where the result confirms nothing. As expected means that the two intervals meet."""
+    found = []
+    for one in result.confirms.expected if result.confirms is not None else ():
+        level, measured = result.setup.levels[one.level], speed_up(result, one.level)
+        at, expected = level.text, f"{one.speed_up:.2f}× ({one.low:.2f}–{one.high:.2f})"
+        if measured.value is None:
+            found.append(Confirmed(level, None, Text(f"At {at.en}: not measured.", f"{at.zh}：未测到。")))
+            continue
+        low, high = (measured.value if bound is None else bound for bound in (measured.low, measured.high))
+        got = f"{measured.value:.2f}×" + (f" ({low:.2f}–{high:.2f})" if measured.low is not None else "")
+        if not one.k:
+            said = Text(f"At {at.en}: off there; measured {got}.", f"{at.zh}：此处关闭；实测 {got}。")
+            found.append(Confirmed(level, None, said))
+            continue
+        met = low <= one.high and high >= one.low
+        verdict_ = AS_EXPECTED if met else BELOW if measured.value < one.speed_up else ABOVE
+        said = Text(
+            f"At {at.en}: k = {one.k}, expected {expected}, measured {got}: {verdict_.en}.",
+            f"{at.zh}：k = {one.k}，预期 {expected}，实测 {got}：{verdict_.zh}。",
+        )
+        found.append(Confirmed(level, met, said))
+    return found
+
+
+AS_EXPECTED = Text("as expected", "符合预期")
+BELOW = Text("below what was expected", "低于预期")
+ABOVE = Text("above what was expected", "高于预期")
+
+
+def confirmed_sentence(found: Sequence[Confirmed]) -> Text:
+    """All loads of a confirming run in one sentence."""
+    judged = [one for one in found if one.as_expected is not None]
+    if not judged:
+        return Text("Nothing was measured that could confirm the answer.", "没有测到能够验证结论的数据。")
+    met = sum(one.as_expected is True for one in judged)
+    if met == len(judged):
+        return Text(f"Confirmed: as expected at {_loads(met)}.", f"已验证：{met} 个负载均符合预期。")
+    return Text(f"Not confirmed: as expected at {met} of {_loads(len(judged))}.", f"未得到验证：{len(judged)} 个负载中 {met} 个符合预期。")
+
+
+def _loads(count: int) -> str:
+    return f"{count} load{'s' if count > 1 else ''}"
 
 
 def _sentence(levels: Sequence[LevelVerdict]) -> Text:
@@ -274,7 +368,7 @@ def _config(levels: Sequence[LevelVerdict], config: dict[str, Any] | None, takes
     wanted = [entry.k for entry in streams]
     if not any(wanted):
         return None, Text("Start the server without --speculative-config.", "启动服务器时不加 --speculative-config。")
-    base = {name: value for name, value in (config or {}).items() if name not in ("num_speculative_tokens", "num_speculative_tokens_per_batch_size")}
+    base = _without_k(config)
     own = Text("", "") if config else Text(" Add method and model as your server has them.", "请补上服务器所用的 method 和 model。")
     if len(set(wanted)) == 1:
         said = Text(f"The same k at every load.{own.en}", f"所有负载使用同一个 k。{own.zh}")

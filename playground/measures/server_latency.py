@@ -34,7 +34,7 @@ _TOKENS = Text("tokens", "词元数")
 _KV = Text("KV cache", "KV 缓存")
 _PEAK = Text("peak memory of the whole process", "整个进程的峰值内存")
 
-SHARE = "chunk gap / tokens in the chunk, once per token"
+SHARE = Text("chunk gap / tokens in the chunk, once per token", "数据块间隔 / 块内词元数，每词元计一次")
 
 REPORTED_TTFT = {
     "scheduling": Text("TTFT by the server, from scheduling", "服务器报告的首词元时间（自调度起）"),
@@ -102,20 +102,29 @@ class ServerMeter:
     def numbers(self, stop: Quantity) -> dict[str, Quantity]:
         """The numbers line of a server lane, under the names that local lanes use where they mean the same."""
         reported = self.reported or ServerReported("")
-        whose = "usage.completion_tokens" if reported.completion_tokens is not None else "our count of tokens"
+        told_by_server = reported.completion_tokens is not None
+        whose = Text("usage.completion_tokens", "usage.completion_tokens") if told_by_server else Text("our count of tokens", "我们数得的词元数")
         counted = self.chunks and self.tokens is not None
         tpot = self.tpot
         found = {
-            "e2e": Quantity(self.e2e, "s", "measured", _E2E, "last chunk − request sent"),
-            "ttft": Quantity(self.ttft, "s", "measured", _TTFT, "first chunk − request sent"),
-            "itl_p50": Quantity(percentile(self.amortised, 50), "s", "derived", _TOKEN_P50, f"median of {SHARE}"),
-            "itl_p95": Quantity(percentile(self.amortised, 95), "s", "derived", _TOKEN_P95, f"p95 of {SHARE}"),
-            "tpot": Quantity(tpot, "s", "derived", _TPOT, f"(E2E − TTFT) / (n − 1), n = {whose}"),
-            "tokens_per_second": Quantity(1 / tpot if tpot else None, "1/s", "derived", _SPEED, f"(n − 1) / (E2E − TTFT), n = {whose}"),
-            "tokens": Quantity(self.output_tokens, "tokens", "reported" if whose.startswith("usage") else "measured", _TOKENS),
+            "e2e": Quantity(self.e2e, "s", "measured", _E2E, Text("last chunk − request sent", "末块 − 请求发出")),
+            "ttft": Quantity(self.ttft, "s", "measured", _TTFT, Text("first chunk − request sent", "首块 − 请求发出")),
+            "itl_p50": Quantity(percentile(self.amortised, 50), "s", "derived", _TOKEN_P50, Text(f"median of {SHARE.en}", f"中位数：{SHARE.zh}")),
+            "itl_p95": Quantity(percentile(self.amortised, 95), "s", "derived", _TOKEN_P95, Text(f"p95 of {SHARE.en}", f"p95：{SHARE.zh}")),
+            "tpot": Quantity(tpot, "s", "derived", _TPOT, Text(f"(E2E − TTFT) / (n − 1), n = {whose.en}", f"(E2E − TTFT) / (n − 1)，n = {whose.zh}")),
+            "tokens_per_second": Quantity(
+                1 / tpot if tpot else None,
+                "1/s",
+                "derived",
+                _SPEED,
+                Text(f"(n − 1) / (E2E − TTFT), n = {whose.en}", f"(n − 1) / (E2E − TTFT)，n = {whose.zh}"),
+            ),
+            "tokens": Quantity(self.output_tokens, "tokens", "reported" if told_by_server else "measured", _TOKENS),
             "chunk_gap_p50": Quantity(percentile(self._ordered_gaps, 50), "s", "measured", _GAP_P50),
             "chunk_gap_p95": Quantity(percentile(self._ordered_gaps, 95), "s", "measured", _GAP_P95),
-            "tokens_per_chunk": Quantity((self.tokens or 0) / self.chunks if counted else None, "tokens", "derived", _PER_CHUNK, "tokens / chunks"),
+            "tokens_per_chunk": Quantity(
+                (self.tokens or 0) / self.chunks if counted else None, "tokens", "derived", _PER_CHUNK, Text("tokens / chunks", "词元 / 块数")
+            ),
             "kv_bytes": Quantity(None, "B", "reported", _KV),
             "peak_memory": Quantity(None, "B", "reported", _PEAK),
         }

@@ -242,8 +242,33 @@ class LoadSetup:
 
 @_plain
 @dataclass(frozen=True)
+class Expectation:
+    """What an earlier result made expect at one load: `k` guesses (0 is off there), and the speed-up with its interval."""
+
+    level: Annotated[int, Field(ge=0, lt=100)]
+    k: Annotated[int, Field(ge=0, le=1000)]
+    speed_up: Seconds
+    low: Seconds
+    high: Seconds
+
+
+@_plain
+@dataclass(frozen=True)
+class Confirmation:
+    """The earlier result whose answer is put to the test: when it was made, its setting for the server, and what to expect of it."""
+
+    created: str
+    config: dict[str, Any]
+    expected: tuple[Expectation, ...]
+
+
+@_plain
+@dataclass(frozen=True)
 class LoadResult:
-    """A whole experiment; `complete` is False where it was stopped. Cells are those that ran to their end."""
+    """A whole experiment; `complete` is False where it was stopped. Cells are those that ran to their end.
+
+    With `confirms` the baseline's cells are those of the earlier result, and only the speculative server was measured again.
+    """
 
     setup: LoadSetup
     servers: dict[Side, ServerAbout]
@@ -254,6 +279,7 @@ class LoadResult:
     complete: bool = True
     slo: Slo = Slo()
     notes: tuple[dict[str, str], ...] = ()
+    confirms: Confirmation | None = None
     version: Literal[1] = RESULT_VERSION
 
     def cells_of(self, side: Side, level: int) -> list[Cell]:
@@ -288,6 +314,8 @@ class LoadResult:
         places = [(cell.side, cell.level, cell.repeat) for cell in result.cells]
         if any(level >= len(result.setup.levels) or repeat >= result.setup.repeats for _, level, repeat in places) or len(set(places)) < len(places):
             raise _broken_at("cells")
+        if result.confirms is not None and any(one.level >= len(result.setup.levels) for one in result.confirms.expected):
+            raise _broken_at("confirms")
         if sum(count or 0 for cell in result.cells for request in cell.requests for count in request.chunk_tokens) > MOST_TOKENS:
             raise _broken_at("chunk_tokens")
         return result
@@ -301,6 +329,9 @@ def _broken_at(where: str) -> PlaygroundError:
 @cache
 def _adapter() -> TypeAdapter[LoadResult]:
     return TypeAdapter(LoadResult)
+
+
+_ADDED_UP = Text("tokens / forwards of each request, added up", "各请求的词元 / 前向次数，相加")
 
 
 def pooled(records: Sequence[SpeculationRecord]) -> SpeculationRecord:
@@ -328,7 +359,7 @@ def pooled(records: Sequence[SpeculationRecord]) -> SpeculationRecord:
         histogram=added_up([record.histogram for record in records]),
         tokens=added(record.tokens for record in records),
         forwards=added(record.forwards for record in records),
-        forwards_formula=next(iter(formulas)) if len(formulas) == 1 else "tokens / forwards of each request, added up",
+        forwards_formula=next(iter(formulas)) if len(formulas) == 1 else _ADDED_UP,
     )
 
 
@@ -353,37 +384,78 @@ class Spread:
 
 
 #: name → unit, how, label, formula. Times are in seconds.
-_NUMBERS: dict[str, tuple[str, How, Text, str | None]] = {
+_NUMBERS: dict[str, tuple[str, How, Text, Text | None]] = {
     "requests": ("requests", "measured", Text("requests answered", "已完成请求"), None),
     "failed": ("requests", "measured", Text("requests failed", "失败请求"), None),
-    "seconds_per_token": ("s", "derived", Text("seconds per token", "每词元秒数"), "Σ (E2E − TTFT) / Σ (n − 1)"),
-    "throughput": ("1/s", "derived", Text("output tokens/s, all streams", "输出词元/秒（全部并发）"), "tokens of all requests / seconds of the cell"),
-    "request_rate": ("1/s", "derived", Text("requests/s", "请求/秒"), "requests answered / seconds of the cell"),
-    "goodput": ("1/s", "derived", Text("goodput, requests/s", "有效吞吐（请求/秒）"), "requests that met the service level / seconds of the cell"),
-    "acceptance": ("1", "derived", Text("acceptance rate", "接受率"), "accepted / drafted"),
-    "acceptance_length": ("tokens", "derived", Text("mean acceptance length", "平均接受长度"), "1 + accepted / steps with a draft"),
-    "tokens_per_forward": ("tokens", "derived", Text("tokens per target forward", "每次目标前向的词元数"), "tokens / forwards"),
-    "tokens_per_chunk": ("tokens", "derived", Text("tokens per chunk", "每块词元数"), "tokens / chunks"),
-    "running": ("requests", "reported", Text("requests running, most", "运行中请求（最多）"), "/metrics"),
-    "waiting": ("requests", "reported", Text("requests waiting, most", "等待中请求（最多）"), "/metrics"),
-    "kv_usage": ("1", "reported", Text("KV cache used, most", "KV 缓存占用（最高）"), "/metrics"),
-    "preemptions": ("times", "reported", Text("preemptions", "抢占次数"), "/metrics"),
-    "prefix_hits": ("1", "derived", Text("prefix-cache hit rate", "前缀缓存命中率"), "Δ hits / Δ queries, in tokens, by /metrics"),
-    "gpu_utilisation": ("1", "measured", Text("GPU busy, mean", "GPU 占用（平均）"), "mean of NVML samples, all GPUs of this host"),
-    "gpu_memory": ("B", "measured", Text("GPU memory, most", "显存（最高）"), "NVML, all GPUs of this host"),
-}  # fmt: skip
+    "seconds_per_token": ("s", "derived", Text("seconds per token", "每词元秒数"), Text("Σ (E2E − TTFT) / Σ (n − 1)", "Σ (E2E − TTFT) / Σ (n − 1)")),
+    "throughput": (
+        "1/s",
+        "derived",
+        Text("output tokens/s, all streams", "输出词元/秒（全部并发）"),
+        Text("tokens of all requests / seconds of the cell", "所有请求的词元 / 单元秒数"),
+    ),
+    "request_rate": ("1/s", "derived", Text("requests/s", "请求/秒"), Text("requests answered / seconds of the cell", "完成的请求 / 单元秒数")),
+    "goodput": (
+        "1/s",
+        "derived",
+        Text("goodput, requests/s", "有效吞吐（请求/秒）"),
+        Text("requests that met the service level / seconds of the cell", "满足服务水平的请求 / 单元秒数"),
+    ),
+    "acceptance": ("1", "derived", Text("acceptance rate", "接受率"), Text("accepted / drafted", "接受 / 草稿")),
+    "acceptance_length": (
+        "tokens",
+        "derived",
+        Text("mean acceptance length", "平均接受长度"),
+        Text("1 + accepted / steps with a draft", "1 + 接受 / 有草稿的步数"),
+    ),
+    "tokens_per_forward": (
+        "tokens",
+        "derived",
+        Text("tokens per target forward", "每次目标前向的词元数"),
+        Text("tokens / forwards", "词元 / 前向次数"),
+    ),
+    "tokens_per_chunk": ("tokens", "derived", Text("tokens per chunk", "每块词元数"), Text("tokens / chunks", "词元 / 块数")),
+    "running": ("requests", "reported", Text("requests running, most", "运行中请求（最多）"), Text("/metrics", "/metrics")),
+    "waiting": ("requests", "reported", Text("requests waiting, most", "等待中请求（最多）"), Text("/metrics", "/metrics")),
+    "kv_usage": ("1", "reported", Text("KV cache used, most", "KV 缓存占用（最高）"), Text("/metrics", "/metrics")),
+    "preemptions": ("times", "reported", Text("preemptions", "抢占次数"), Text("/metrics", "/metrics")),
+    "prefix_hits": (
+        "1",
+        "derived",
+        Text("prefix-cache hit rate", "前缀缓存命中率"),
+        Text("Δ hits / Δ queries, in tokens, by /metrics", "Δ 命中 / Δ 查询，按词元，来自 /metrics"),
+    ),
+    "gpu_utilisation": (
+        "1",
+        "measured",
+        Text("GPU busy, mean", "GPU 占用（平均）"),
+        Text("mean of NVML samples, all GPUs of this host", "NVML 采样平均，本机所有 GPU"),
+    ),
+    "gpu_memory": ("B", "measured", Text("GPU memory, most", "显存（最高）"), Text("NVML, all GPUs of this host", "NVML，本机所有 GPU")),
+}
 
-_TIMES: dict[str, tuple[How, Text, str]] = {
-    "ttft": ("measured", Text("TTFT", "首词元时间"), "first chunk − request sent"),
-    "itl": ("derived", Text("ITL, amortised", "词元间隔（摊销）"), "chunk gap / tokens in the chunk, once per token"),
-    "chunk_gap": ("measured", Text("chunk gap", "数据块间隔"), "between two chunks: `vllm bench serve` calls it ITL"),
-    "tpot": ("derived", Text("TPOT", "每词元时间"), "(E2E − TTFT) / (n − 1) of each request"),
-    "e2e": ("measured", Text("E2E", "端到端"), "last chunk − request sent"),
+_TIMES: dict[str, tuple[How, Text, Text]] = {
+    "ttft": ("measured", Text("TTFT", "首词元时间"), Text("first chunk − request sent", "首块 − 请求发出")),
+    "itl": (
+        "derived",
+        Text("ITL, amortised", "词元间隔（摊销）"),
+        Text("chunk gap / tokens in the chunk, once per token", "数据块间隔 / 块内词元数，每词元计一次"),
+    ),
+    "chunk_gap": (
+        "measured",
+        Text("chunk gap", "数据块间隔"),
+        Text("between two chunks: `vllm bench serve` calls it ITL", "相邻两块之间：`vllm bench serve` 称之为 ITL"),
+    ),
+    "tpot": ("derived", Text("TPOT", "每词元时间"), Text("(E2E − TTFT) / (n − 1) of each request", "各请求的 (E2E − TTFT) / (n − 1)")),
+    "e2e": ("measured", Text("E2E", "端到端"), Text("last chunk − request sent", "末块 − 请求发出")),
 }
 PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
 
 SPEED_UP = Text("speed-up", "加速比")
 THROUGHPUT_RATIO = Text("throughput ratio", "吞吐比")
+_SECONDS_RATIO = Text("baseline seconds per token / speculative seconds per token", "基线每词元秒数 / 推测每词元秒数")
+_SPEED_RATIO = Text("speculative output tokens/s / baseline output tokens/s", "推测输出词元每秒 / 基线输出词元每秒")
+_MEDIAN = Text("median of {count} repeats", "{count} 次重复的中位数")
 
 
 def cell_numbers(cell: Cell, slo: Slo = Slo()) -> dict[str, Quantity]:
@@ -414,9 +486,8 @@ def cell_numbers(cell: Cell, slo: Slo = Slo()) -> dict[str, Quantity]:
     }
     found = {}
     for name, (unit, how, label, formula) in _NUMBERS.items():
-        said = record.forwards_formula if name == "tokens_per_forward" else formula
-        if name.startswith("acceptance"):
-            said = f"{formula} ({record.fields}{', whole server' if record.source == 'counters' else ''})" if record.source != "unknown" else formula
+        said = {"tokens_per_forward": record.forwards_formula, "acceptance": record.acceptance_rate.formula,
+                "acceptance_length": record.mean_acceptance_length.formula}.get(name) or formula  # fmt: skip
         found[name] = Quantity(values[name], unit, how, label, said)
     lists = {
         "ttft": [request.ttft for request in whole if request.ttft is not None],
@@ -448,16 +519,13 @@ def ratios(result: LoadResult, level: int, name: str) -> list[float]:
 def speed_up(result: LoadResult, level: int) -> Spread:
     """How many times faster the speculative server writes a token of one stream."""
     found = ratios(result, level, "seconds_per_token")
-    return _spread(
-        [Quantity(ratio, "x", "derived", SPEED_UP, "baseline seconds per token / speculative seconds per token") for ratio in found], SPEED_UP
-    )
+    return _spread([Quantity(ratio, "x", "derived", SPEED_UP, _SECONDS_RATIO) for ratio in found], SPEED_UP)
 
 
 def throughput_ratio(result: LoadResult, level: int) -> Spread:
     """How many times more tokens per second the speculative server writes in all; prompts included, and no use at a given rate."""
     found = [1 / ratio for ratio in ratios(result, level, "throughput")]
-    formula = "speculative output tokens/s / baseline output tokens/s"
-    return _spread([Quantity(ratio, "x", "derived", THROUGHPUT_RATIO, formula) for ratio in found], THROUGHPUT_RATIO)
+    return _spread([Quantity(ratio, "x", "derived", THROUGHPUT_RATIO, _SPEED_RATIO) for ratio in found], THROUGHPUT_RATIO)
 
 
 @dataclass(frozen=True)
@@ -496,7 +564,8 @@ def _spread(quantities: Sequence[Quantity], label: Text | None = None) -> Spread
     model = quantities[0] if quantities else Quantity(None, "x", "derived", label or Text("", ""))
     value = statistics.median(known) if known else None
     several = len(known) > 1
-    formula = " · ".join(filter(None, (model.formula, f"median of {len(known)} repeats" if several else None))) or None
+    parts = [part for part in (model.formula, _MEDIAN.filled(count=len(known)) if several else None) if isinstance(part, Text)]
+    formula = Text(" · ".join(part.en for part in parts), " · ".join(part.zh for part in parts)) if parts else None
     quantity = Quantity(value, model.unit, model.how, model.label, formula)
     return Spread(quantity, min(known) if several else None, max(known) if several else None, len(known))
 

@@ -138,23 +138,42 @@ def from_snapshots(before: str, after: str, seconds: float | None = None) -> Pas
         "acceptance": record.acceptance_rate,
         "acceptance_length": record.mean_acceptance_length,
         "tokens_per_step": Quantity(
-            per_step, "tokens", "derived", Text("tokens per step", "每步词元数"), "Δ (tokens − first tokens) / Δ ITL entries, all steps"
+            per_step,
+            "tokens",
+            "derived",
+            Text("tokens per step", "每步词元数"),
+            Text("Δ (tokens − first tokens) / Δ ITL entries, all steps", "Δ (词元 − 首词元) / Δ ITL 条目，所有步"),
         ),
-        "seconds_per_step": Quantity(step, "s", "derived", Text("seconds per step", "每步秒数"), "Δ ITL sum / Δ ITL entries, by the server"),
+        "seconds_per_step": Quantity(
+            step,
+            "s",
+            "derived",
+            Text("seconds per step", "每步秒数"),
+            Text("Δ ITL sum / Δ ITL entries, by the server", "Δ ITL 总和 / Δ ITL 条目，服务器报告"),
+        ),
         "seconds_per_token": Quantity(
-            per_token, "s", "derived", Text("seconds per token", "每词元秒数"), "Δ ITL sum / Δ (tokens − first tokens), by the server"
+            per_token,
+            "s",
+            "derived",
+            Text("seconds per token", "每词元秒数"),
+            Text("Δ ITL sum / Δ (tokens − first tokens), by the server", "Δ ITL 总和 / Δ (词元 − 首词元)，服务器报告"),
         ),
         "preemptions": _count(moved.preemptions, Text("preemptions", "抢占次数"), "times"),
-        "prefix_hits": Quantity(hits, "1", "derived", Text("prefix-cache hit rate", "前缀缓存命中率"), "Δ hits / Δ queries, in tokens"),
+        "prefix_hits": Quantity(
+            hits, "1", "derived", Text("prefix-cache hit rate", "前缀缓存命中率"), Text("Δ hits / Δ queries, in tokens", "Δ 命中 / Δ 查询，按词元")
+        ),
         "running": Quantity(moved.running, "requests", "reported", Text("requests running at the end", "结束时运行中的请求")),
         "waiting": Quantity(moved.waiting, "requests", "reported", Text("requests waiting at the end", "结束时等待中的请求")),
         "kv_usage": Quantity(moved.kv_usage, "1", "reported", Text("KV cache used at the end", "结束时 KV 缓存占用")),
-        "window": Quantity(seconds, "s", "reported", Text("window", "时间窗口"), "as given"),
+        "window": Quantity(seconds, "s", "reported", Text("window", "时间窗口"), Text("as given", "按所填")),
         "tokens_per_second": Quantity(
-            moved.tokens / seconds if seconds and moved.tokens is not None else None, "1/s", "derived", Text("tokens/s, all", "词元/秒（合计）"),
-            "Δ tokens / window",
+            moved.tokens / seconds if seconds and moved.tokens is not None else None,
+            "1/s",
+            "derived",
+            Text("tokens/s, all", "词元/秒（合计）"),
+            Text("Δ tokens / window", "Δ 词元 / 时间窗口"),
         ),
-    }  # fmt: skip
+    }
     return Pasted(
         ledger,
         tuple(record.position_rates()),
@@ -231,7 +250,13 @@ def _to_beat(record: SpeculationRecord, per_step: float | None, per_token: float
 
 
 def _count(value: float | None, label: Text, unit: str) -> Quantity:
-    return Quantity(None if value is None else round(value), unit, "reported", label, "difference of /metrics counters, whole server")
+    return Quantity(
+        None if value is None else round(value),
+        unit,
+        "reported",
+        label,
+        Text("difference of /metrics counters, whole server", "/metrics 计数器之差，整个服务器"),
+    )
 
 
 # --- two bench results ----------------------------------------------------------------------------
@@ -300,9 +325,15 @@ def from_bench(first: str | bytes, second: str | bytes) -> Pasted:
         "accepted": _told(record.accepted, "tokens", "tokens accepted", "接受的词元"),
         "acceptance": record.acceptance_rate,
         "acceptance_length": record.mean_acceptance_length,
-        "speed_up": Quantity(ratio, "x", "derived", Text("speed-up", "加速比"), "baseline mean TPOT / speculative mean TPOT"),
+        "speed_up": Quantity(
+            ratio, "x", "derived", Text("speed-up", "加速比"), Text("baseline mean TPOT / speculative mean TPOT", "基线平均 TPOT / 推测平均 TPOT")
+        ),
         "throughput_ratio": Quantity(
-            throughput, "x", "derived", Text("throughput ratio", "吞吐比"), "speculative output tokens/s / baseline output tokens/s"
+            throughput,
+            "x",
+            "derived",
+            Text("throughput ratio", "吞吐比"),
+            Text("speculative output tokens/s / baseline output tokens/s", "推测输出词元每秒 / 基线输出词元每秒"),
         ),
     }
     shape = draft_shape(record, round(spec.completed or 0))
@@ -415,4 +446,4 @@ def _plain(value: str | float | None) -> str:
 
 
 def _told(value: float | None, unit: str, en: str, zh: str) -> Quantity:
-    return Quantity(value, unit, "reported", Text(en, zh), "result file")
+    return Quantity(value, unit, "reported", Text(en, zh), Text("result file", "结果文件"))

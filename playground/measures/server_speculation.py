@@ -26,6 +26,17 @@ _RATE = Text("acceptance rate", "接受率")
 _LENGTH = Text("mean acceptance length", "平均接受长度")
 _PER_FORWARD = Text("tokens per target forward", "每次目标前向的词元数")
 _POSITION = Text("accepted at position {n}", "第 {n} 位的接受率")
+_OF_ALL = Text("accepted here / drafts = {count} / {n}", "此位接受 / 草稿次数 = {count} / {n}")
+_REACHED = Text("accepted here / accepted before = {count} / {n}", "此位接受 / 前一位接受 = {count} / {n}")
+_BY_ITERATIONS = Text("Δ generation_tokens / Δ engine iterations, prompt included", "Δ generation_tokens / Δ 引擎迭代次数，含提示词")
+_BY_ACCEPTED = Text("tokens / (tokens − accepted)", "词元 / (词元 − 接受)")
+_BY_STEPS = Text(
+    "tokens / (steps with a draft + steps without: tokens − steps − accepted)", "词元 / (有草稿的步数 + 无草稿的步数：词元 − 步数 − 接受)"
+)
+_CUT_OFF = Text(
+    "tokens / (steps with a draft + the first token's): the text ended inside the last draft",
+    "词元 / (有草稿的步数 + 首词元的一次)：文本在最后一个草稿内结束",
+)
 
 #: Sample names without their prefix (vllm:, llamacpp:) → the field of `Counters` that they add to.
 _COUNTED = {
@@ -150,21 +161,21 @@ class SpeculationRecord:
     per_step_accepted: tuple[int, ...] | None = None
     tokens: int | None = None
     forwards: int | None = None
-    forwards_formula: str | None = None
+    forwards_formula: Text | None = None
     window: float | None = None
     other_tokens: int | None = None
 
     @property
     def acceptance_rate(self) -> Quantity:
         rate = self.accepted / self.drafted if self.accepted is not None and self.drafted else None
-        return Quantity(rate, "1", "derived", _RATE, f"accepted / drafted ({self._whose})")
+        return Quantity(rate, "1", "derived", _RATE, self._of("accepted / drafted", "接受 / 草稿"))
 
     @property
     def mean_acceptance_length(self) -> Quantity:
         if self.reported_length is not None:
             return Quantity(self.reported_length, "tokens", "reported", _LENGTH, self.fields)
         length = 1 + self.accepted / self.steps if self.accepted is not None and self.steps else None
-        return Quantity(length, "tokens", "derived", _LENGTH, f"1 + accepted / steps with a draft ({self._whose})")
+        return Quantity(length, "tokens", "derived", _LENGTH, self._of("1 + accepted / steps with a draft", "1 + 接受 / 有草稿的步数"))
 
     @property
     def tokens_per_forward(self) -> Quantity:
@@ -176,15 +187,18 @@ class SpeculationRecord:
         if self.by_position is None or not self.steps:
             return []
         reached = [self.steps, *self.by_position[:-1]] if conditional else [self.steps] * len(self.by_position)
-        formula = "accepted here / accepted before" if conditional else "accepted here / drafts"
+        formula = _REACHED if conditional else _OF_ALL
         return [
-            Quantity(count / n if n else None, "1", "derived", _POSITION.filled(n=i), f"{formula} = {count} / {n}")
+            Quantity(count / n if n else None, "1", "derived", _POSITION.filled(n=i), formula.filled(count=count, n=n))
             for i, (count, n) in enumerate(zip(self.by_position, reached, strict=True), 1)
         ]
 
-    @property
-    def _whose(self) -> str:
-        return f"{self.fields}, whole server" if self.source == "counters" else self.fields
+    def _of(self, english: str, chinese: str) -> Text:
+        """A formula with the fields that went into it, and whose they are."""
+        if not self.fields:
+            return Text(english, chinese)
+        whole = Text(", whole server", "，整个服务器") if self.source == "counters" else Text("", "")
+        return Text(f"{english} ({self.fields}{whole.en})", f"{chinese}（{self.fields}{whole.zh}）")
 
 
 def speculation_record(trace: Trace, lane: int) -> SpeculationRecord:
@@ -226,7 +240,7 @@ def between(before: str, after: str, own_tokens: int | None = None) -> Speculati
         by_position=tuple(map(round, moved.per_position)) if moved.per_position is not None else None,
         tokens=_round(moved.tokens),
         forwards=forwards,
-        forwards_formula="Δ generation_tokens / Δ engine iterations, prompt included" if forwards else None,
+        forwards_formula=_BY_ITERATIONS if forwards else None,
         other_tokens=other,
     )
 
@@ -260,7 +274,7 @@ def record_of_request(told: SpeculationReported, tokens: int | None) -> Speculat
     )
 
 
-def _forwards(told: SpeculationReported, tokens: int | None) -> tuple[int | None, str | None]:
+def _forwards(told: SpeculationReported, tokens: int | None) -> tuple[int | None, Text | None]:
     """How many forwards of the target wrote the text.
 
     Each writes one token of its own besides the accepted ones, so there are tokens - accepted of them; where the text
@@ -270,8 +284,8 @@ def _forwards(told: SpeculationReported, tokens: int | None) -> tuple[int | None
         return None, None
     if told.steps is None:
         forwards = tokens - told.accepted
-        return (forwards, "tokens / (tokens − accepted)") if forwards > 0 else (None, None)
+        return (forwards, _BY_ACCEPTED) if forwards > 0 else (None, None)
     without = tokens - told.steps - told.accepted
     if without >= 1:
-        return told.steps + without, "tokens / (steps with a draft + steps without: tokens − steps − accepted)"
-    return told.steps + 1, "tokens / (steps with a draft + the first token's): the text ended inside the last draft"
+        return told.steps + without, _BY_STEPS
+    return told.steps + 1, _CUT_OFF

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from playground.measures import Quantity
+from playground.errors import Text
+from playground.measures import How, Quantity
 from playground.measures.percentiles import percentile
-from playground.measures.server_k import UNKNOWN, KVerdict, config_text
+from playground.measures.server_k import UNKNOWN, KVerdict, config_text, confirmed, confirmed_sentence
 from playground.measures.server_load import SIDES, LevelSummary, LoadedRequest, LoadResult, Side, Spread, summary
 from playground.measures.server_pasted import Pasted
 from playground.records.table import table_line
@@ -21,17 +24,76 @@ REQUESTED = (
     "acceptance length", "ended",
 )  # fmt: skip
 
+#: The tables' own words in Chinese; numbers and names stay as they are.
+WORDS = {
+    "load": "负载", "baseline ITL ms": "基线 ITL 毫秒", "speculative ITL ms": "推测 ITL 毫秒", "acceptance": "接受率", "speed-up": "加速比",
+    "server": "服务器", "TTFT p50 / p95 / p99 ms": "TTFT p50 / p95 / p99 毫秒", "TPOT p50 / p95 / p99 ms": "TPOT p50 / p95 / p99 毫秒",
+    "chunk gap p50 / p95 / p99 ms": "块间隔 p50 / p95 / p99 毫秒", "tokens/s": "词元/秒", "goodput req/s": "有效吞吐 请求/秒",
+    "tokens/forward": "词元/前向",
+    "KV most": "KV 最高", "waiting most": "等待最多", "preemptions": "抢占", "prefix hits": "前缀命中", "answered": "完成", "failed": "失败",
+    "repeat": "重复", "prompt": "提示词", "sent at s": "发送时刻 秒", "TTFT ms": "TTFT 毫秒", "ITL p50 ms": "ITL p50 毫秒", "TPOT ms": "TPOT 毫秒",
+    "E2E s": "E2E 秒", "tokens": "词元", "tokens/chunk": "词元/块", "acceptance length": "接受长度", "ended": "结束", "baseline": "基线",
+    "speculative": "推测", "n/a (remote)": "不适用（远程）", "n/a (no GPU read)": "不适用（未读到 GPU）", "length": "长度上限", "stop": "文本结束",
+    "cancelled": "已停止", "error": "错误", "tokens/step": "词元/步", "step ms": "每步毫秒", "expected speed-up": "预期加速比",
+}  # fmt: skip
 
-def markdown(result: LoadResult, verdict: KVerdict | None, requests: bool = False) -> str:
-    """The whole record; `requests` adds one row per request."""
-    levels = summary(result)
-    lines = [*compared(result, levels), "", *loaded(result, levels), ""]
-    lines += [*(verdict_lines(verdict) if verdict is not None else [UNKNOWN.en]), ""]
-    lines += [f"Note: {note.get('en', '')}" for note in result.notes]
-    lines += failures(result)
-    if requests:
-        lines += ["", *requested(result)]
-    return "\n".join([*lines, "", about(result)])
+_AMORTISED = Text(
+    "ITL is amortised (chunk gap / its tokens, median); speed-up is by seconds per token after the first; (smallest–largest of the repeats).",
+    "词元间隔为摊销值（数据块间隔 / 其词元数，中位数）；加速比按首词元之后的每词元秒数计算；（各次重复的最小–最大）。",
+)
+_NOTE = Text("Note: {text}", "注：{text}")
+_WHICH_K = Text("Which k: {text}", "选哪个 k：{text}")
+_HOW: dict[How, str] = {"measured": "实测", "derived": "推导", "estimated": "估计", "reported": "服务器报告"}
+_ORDER = {"alternating": "交替测量", "restarted": "重启后先后测量"}
+
+
+def markdown(result: LoadResult, verdict: KVerdict | None, requests: bool = False) -> Text:
+    """The whole record in both languages; `requests` adds one row per request."""
+    levels, known = summary(result), words(result)
+    tables = [compared(result, levels), loaded(result, levels)]
+    found = []
+    for language in ("en", "zh"):
+        said = partial(_said, language)
+        lines = [*tables[0], "", said(_AMORTISED), "", *tables[1], ""]
+        if tested := confirmed(result):
+            assert result.confirms is not None
+            setting = f"    --speculative-config '{config_text(result.confirms.config)}'"
+            lines += [said(confirmed_sentence(tested)), "", *(f"- {said(one.sentence)}" for one in tested), "", setting, ""]
+        else:
+            lines += [*(verdict_lines(verdict, language) if verdict is not None else [said(UNKNOWN)]), ""]
+        lines += [said(_NOTE).format(text=note.get(language, "")) for note in result.notes]
+        lines += [said(one) for one in failures(result)]
+        if requests:
+            lines += ["", *requested(result)]
+        lines += ["", said(about(result))]
+        found.append("\n".join(lines if language == "en" else [in_words(line, known) for line in lines]))
+    return Text(*found)
+
+
+def _said(language: str, text: Text) -> str:
+    return text.zh if language == "zh" else text.en
+
+
+def words(result: LoadResult) -> dict[str, str]:
+    """What of a table's cells has a Chinese word."""
+    return WORDS | {level.text.en: level.text.zh for level in result.setup.levels}
+
+
+def in_words(line: str, known: Mapping[str, str]) -> str:
+    """A table's line with the words that are known; any other line as it is."""
+    if not line.startswith("|") or is_rule(cells := cells_of(line)):
+        return line
+    return table_line([known.get(cell, cell) for cell in cells])
+
+
+def cells_of(line: str) -> list[str]:
+    """The cells of one line of a Markdown table."""
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def is_rule(cells: Sequence[str]) -> bool:
+    """Whether these are the dashes under a table's head."""
+    return all(cell and set(cell) <= {"-", ":"} for cell in cells)
 
 
 def compared(result: LoadResult, levels: Sequence[LevelSummary]) -> list[str]:
@@ -43,10 +105,7 @@ def compared(result: LoadResult, levels: Sequence[LevelSummary]) -> list[str]:
             gpu(result, level), spread(level.speculative.get("acceptance"), 100, 1, " %"), spread(level.speed_up, 1, 2, "×"),
         ]  # fmt: skip
         lines.append(table_line(cells))
-    return [
-        *lines, "",
-        "ITL is amortised (chunk gap / its tokens, median); speed-up is by seconds per token after the first; (smallest–largest of the repeats).",
-    ]  # fmt: skip
+    return lines
 
 
 def gpu(result: LoadResult, level: LevelSummary) -> str:
@@ -87,30 +146,38 @@ def loaded(result: LoadResult, levels: Sequence[LevelSummary]) -> list[str]:
     return lines
 
 
-def verdict_lines(verdict: KVerdict) -> list[str]:
+def verdict_lines(verdict: KVerdict, language: str = "en") -> list[str]:
     """Which k: the answer in one sentence, load by load, the server's setting, and how to confirm it."""
-    lines = [f"Which k: {verdict.sentence.en}", ""]
-    lines += [f"- {level.sentence.en}" for level in verdict.levels]
+    said = partial(_said, language)
+    lines = [said(_WHICH_K).format(text=said(verdict.sentence)), ""]
+    lines += [f"- {said(level.sentence)}" for level in verdict.levels]
     lines += ["", "| load | k | tokens/step | step ms | expected speed-up |", "|---|---|---|---|---|"]
     for level in verdict.levels:
         for entry in level.expected:
-            step = f"{number(entry.step, 1e3, 2)} ({entry.step.how})"
+            step = f"{number(entry.step, 1e3, 2)} ({_HOW[entry.step.how] if language == 'zh' else entry.step.how})"
             speed = f"{number(entry.speed_up, 1, 2)}× ({entry.low:.2f}–{entry.high:.2f})"
             lines.append(table_line([level.level.text.en, entry.k, number(entry.tokens, 1, 2), step, speed]))
     if verdict.config is not None:
         lines += ["", f"    --speculative-config '{config_text(verdict.config)}'"]
-    return [*lines, "", verdict.config_note.en, verdict.confirm.en]
+    return [*lines, "", said(verdict.config_note), said(verdict.confirm)]
 
 
-def failures(result: LoadResult) -> list[str]:
+def failures(result: LoadResult) -> list[Text]:
     """Every kind of failure once, with how often it happened to which server."""
-    counted: dict[tuple[Side, str], int] = {}
+    counted: Counter[tuple[Side, Text]] = Counter()
     for cell in result.cells:
         for request in cell.requests:
             if not request.whole:
-                said = (request.error or {}).get("en") or request.ended
-                counted[cell.side, said] = counted.get((cell.side, said), 0) + 1
-    return [f"Failed: {count} on {result.servers[side].name}: {' '.join(said.split())}" for (side, said), count in counted.items()]
+                error = request.error or {}
+                english = error.get("en") or request.ended
+                counted[cell.side, Text(english, error.get("zh") or WORDS.get(request.ended, english))] += 1
+    return [
+        Text(
+            f"Failed: {count} on {result.servers[side].name}: {' '.join(said.en.split())}",
+            f"失败：{result.servers[side].name} 上 {count} 次：{' '.join(said.zh.split())}",
+        )
+        for (side, said), count in counted.items()
+    ]
 
 
 def requested(result: LoadResult) -> list[str]:
@@ -137,23 +204,32 @@ def request_cells(request: LoadedRequest) -> list[str]:
     ]  # fmt: skip
 
 
-def about(result: LoadResult) -> str:
+def about(result: LoadResult) -> Text:
     """What was asked of which servers, when, in one line."""
     setup = result.setup
-    named = " against ".join(
+    names = [
         f"{about.name} ({', '.join(filter(None, (about.kind, about.version, about.model)))})" for about in (result.servers[side] for side in SIDES)
-    )
-    asked = [
-        setup.strategy, *(f"{name}={value}" for name, value in setup.knobs.items()), f"max {setup.max_new_tokens} tokens",
-        *(["to the end whatever the model says (ignore_eos)"] if setup.ignore_eos else []),
-        f"{setup.prompt_count} prompts of {setup.prompts} ({setup.prompts_sha256[:8]})", f"{setup.repeats} repeats, {setup.order}",
-        "unique prefixes" if setup.unique_prefixes else "no unique prefixes", f"warm-up of {setup.warm_up} left out",
-    ]  # fmt: skip
+    ]
     slo = [f"{name.upper()} ≤ {limit * 1e3:g} ms" for name, limit in (("ttft", result.slo.ttft), ("tpot", result.slo.tpot)) if limit is not None]
-    asked += [f"goodput: {', '.join(slo)}"] if slo else []
+    asked = [
+        Text(setup.strategy, setup.strategy), *(Text(f"{name}={value}", f"{name}={value}") for name, value in setup.knobs.items()),
+        Text(f"max {setup.max_new_tokens} tokens", f"最多 {setup.max_new_tokens} 个词元"),
+        *([Text("to the end whatever the model says (ignore_eos)", "一直写到上限（ignore_eos）")] if setup.ignore_eos else []),
+        Text(
+            f"{setup.prompt_count} prompts of {setup.prompts} ({setup.prompts_sha256[:8]})",
+            f"{setup.prompts} 的 {setup.prompt_count} 条提示词（{setup.prompts_sha256[:8]}）",
+        ),
+        Text(f"{setup.repeats} repeat{'s' if setup.repeats > 1 else ''}, {setup.order}", f"重复 {setup.repeats} 次，{_ORDER[setup.order]}"),
+        Text("unique prefixes", "前缀各不相同") if setup.unique_prefixes else Text("no unique prefixes", "无不同前缀"),
+        Text(f"warm-up of {setup.warm_up} left out", f"不计 {setup.warm_up} 个预热请求"),
+        *([Text(f"goodput: {', '.join(slo)}", f"有效吞吐：{'，'.join(slo)}")] if slo else []),
+    ]  # fmt: skip
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    whole = [] if result.complete else ["stopped before its end"]
-    return " · ".join([named, ", ".join(asked), result.created, f"client: {result.machine}", versions, *whole]).replace("\n", " ")
+    english = [" against ".join(names), ", ".join(one.en for one in asked), f"{result.created} · client: {result.machine} · {versions}"]
+    chinese = [" 对比 ".join(names), "，".join(one.zh for one in asked), f"{result.created} · 客户端：{result.machine} · {versions}"]
+    if not result.complete:
+        english, chinese = [*english, "stopped before its end"], [*chinese, "未完成即停止"]
+    return Text(*(" · ".join(parts).replace("\n", " ") for parts in (english, chinese)))
 
 
 def pasted_markdown(pasted: Pasted) -> str:
@@ -170,7 +246,8 @@ def pasted_markdown(pasted: Pasted) -> str:
 
 
 def how(quantity: Quantity) -> str:
-    return f"{quantity.how}: {quantity.formula}" if quantity.formula else quantity.how
+    formula = quantity.formula.en if isinstance(quantity.formula, Text) else quantity.formula
+    return f"{quantity.how}: {formula}" if formula else quantity.how
 
 
 def shown(quantity: Quantity) -> str:

@@ -33,8 +33,8 @@ SCRIPTS = (
 SERVER_FUNCTIONS = (
     "recordings", "recording", "declarations", "models", "set_device", "prepare", "start", "control", "figure", "parting", "what_if",
     "step", "lookup", "record", "trace", "beams", "beam", "beam_pipeline", "speculation", "which_k", "same_test", "parameters", "open_trace",
-    "servers", "probe_server", "server_speculation", "pasted_snapshots", "pasted_bench", "load_form", "load_start", "load_open", "load_state",
-    "load_control", "load_view", "load_figure", "load_saved",
+    "servers", "probe_server", "server_speculation", "pasted_snapshots", "pasted_bench", "load_form", "load_start", "load_confirm", "load_open",
+    "load_state", "load_control", "load_view", "load_figure", "load_saved",
 )  # fmt: skip
 
 PLOTLY = ASSETS / "vendor" / "plotly-basic.min.js"

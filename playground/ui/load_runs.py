@@ -35,8 +35,8 @@ from playground.experiments.load import (
 )
 from playground.figures import load as load_figures
 from playground.measures.percentiles import percentile
-from playground.measures.server_k import which_k
-from playground.measures.server_load import SIDES, LoadResult, Slo, cell_numbers, summary
+from playground.measures.server_k import config_text, confirmation, confirmed, confirmed_sentence, which_k
+from playground.measures.server_load import SIDES, Cell, LoadResult, ServerSample, Slo, cell_numbers, summary
 from playground.records import load_table
 from playground.ui.packets import rounded
 from playground.ui.servers import verdict_json
@@ -52,6 +52,8 @@ KEPT = 6
 PUBLIC_STREAMS, PUBLIC_REQUESTS, PUBLIC_REPEATS = 8, 40, 3
 #: So many requests are shown one by one; the saved result has them all.
 SHOWN_REQUESTS = 400
+#: What is drawn while an experiment runs, as soon as there is something in it.
+LIVE_FIGURES = ("speed_up", "itl", "throughput", "acceptance", "over_time")
 
 KNOBS = frozenset({
     "baseline", "speculative", "baseline_model", "speculative_model", "prompts", "concurrency", "rates", "repeats", "requests", "max_new_tokens",
@@ -61,7 +63,10 @@ KNOBS = frozenset({
 
 @dataclass
 class LoadRun:
-    """One experiment as the page sees it; a saved result that somebody opened is one that has ended."""
+    """One experiment as the page sees it; a saved result that somebody opened is one that has ended.
+
+    `so_far` has the cells that have ended, `samples` what the server said of itself in the cell that runs.
+    """
 
     id: str
     visitor: str
@@ -76,6 +81,9 @@ class LoadRun:
     error: Answer | None = None
     cells: list[Answer] = field(default_factory=list)
     seen: list[tuple[float | None, float | None]] = field(default_factory=list)
+    samples: list[ServerSample] = field(default_factory=list)
+    cell: CellBegan | None = None
+    so_far: LoadResult | None = None
     result: LoadResult | None = None
     looked: float = field(default_factory=time.monotonic)
 
@@ -104,7 +112,26 @@ class LoadRuns:
 
     def start(self, raw: Any, visitor: str) -> Answer:
         """Check what is asked, and begin; one experiment at a time."""
-        experiment, config = self._asked(raw)
+        return self._begin(*self._asked(raw), visitor)
+
+    def confirm(self, load: Any, visitor: str) -> Answer:
+        """Begin the run that confirms a result's answer: its speculative half once more, with the setting that followed."""
+        run = self._get(load)
+        result = self._result(run, None, None)
+        found = which_k(result, run.config)
+        if found is None or result.confirms is not None:
+            raise BadValue("load_unconfirmed", Text("This result has no answer that a run could confirm.", "该结果没有可供验证的结论。"))
+        mine = run.experiment
+        prompts = mine.prompts if mine is not None else prompt_sets.shipped()
+        server = mine.speculative if mine is not None else servers.resolve(result.servers["speculative"].name)
+        confirms = confirmation(result, found)
+        experiment = LoadExperiment.confirming(result, confirms, server, prompts, self._prober, mine.speculative_model if mine is not None else None)
+        experiment.options.check()
+        if self._public:
+            _within_public(experiment.options)
+        return self._begin(experiment, confirms.config, visitor)
+
+    def _begin(self, experiment: LoadExperiment, config: dict[str, Any] | None, visitor: str) -> Answer:
         with self._lock:
             if any(run.result is None and run.phase not in ("failed", "done") for run in self._runs.values()):
                 raise BadValue("load_busy", Text("An experiment is running here: wait until it has ended.", "此处已有实验在运行：请等它结束。"))
@@ -131,6 +158,7 @@ class LoadRuns:
             return {
                 "load": run.id, "phase": run.phase, "done": run.done, "of": run.of, "now": run.now, "sample": run.sample, "restart": run.restart,
                 "error": run.error, "cells": list(run.cells), "result": run.result is not None, "mine": run.experiment is not None,
+                "figures": _live_figures(run), "sampled": len(run.samples),
                 "so_far": {"ttft": rounded(percentile(times[0], 50), 4), "tpot": rounded(percentile(times[1], 50), 4), "requests": len(run.seen)},
             }  # fmt: skip
 
@@ -149,38 +177,53 @@ class LoadRuns:
         """The whole result in numbers: by load, in both forms of the record, and which k."""
         run = self._get(load)
         result = self._result(run, slo_ttft, slo_tpot)
-        found = which_k(result, run.config)
+        found = which_k(result, run.config) if result.confirms is None else None
+        tested = confirmed(result)
         found_levels = summary(result)
+        sentence = confirmed_sentence(tested) if tested else found.sentence if found is not None else _plain_sentence(result)
         return {
-            "sentence": (found.sentence if found is not None else _plain_sentence(result)).to_json(),
+            "sentence": sentence.to_json(),
+            "confirms": None
+            if result.confirms is None
+            else {
+                "created": result.confirms.created,
+                "config_text": config_text(result.confirms.config),
+                "levels": [one.to_json() for one in tested],
+            },
             "levels": [level.to_json() for level in found_levels],
             "verdict": None if found is None else verdict_json(found),
-            "sentences": [] if found is not None else [_level_sentence(result, index).to_json() for index in range(len(result.setup.levels))],
-            "words": _words(result),
+            "sentences": []
+            if found is not None or tested
+            else [_level_sentence(result, index).to_json() for index in range(len(result.setup.levels))],
+            "words": load_table.words(result),
             "compared": _table(load_table.compared(result, found_levels)),
             "loaded": _table(load_table.loaded(result, found_levels)),
             "requests": _table(load_table.requested(result))[: SHOWN_REQUESTS + 1],
             "request_count": sum(len(cell.requests) for cell in result.cells),
             "notes": list(result.notes),
-            "failures": load_table.failures(result),
-            "about": load_table.about(result),
+            "failures": [said.to_json() for said in load_table.failures(result)],
+            "about": load_table.about(result).to_json(),
             "figures": list(load_figures.FIGURES),
             "slo": {"ttft": result.slo.ttft, "tpot": result.slo.tpot},
         }
 
     def figure(self, load: Any, name: Any, look: Any, slo_ttft: Any, slo_tpot: Any) -> Answer:
-        """One picture of a result, in words and as a table."""
-        result = self._result(self._get(load), slo_ttft, slo_tpot)
+        """One picture of a result, in words and as a table; of what is measured so far while the experiment runs."""
         if name not in load_figures.FIGURES:
             raise BadValue("figure_unknown", Text("There is no such figure.", "没有这样的图。"))
+        run = self._get(load)
+        with self._lock:
+            live = _so_far(run, name) if run.result is None else None
+        result = live if live is not None else self._result(run, slo_ttft, slo_tpot)
         drawn, wanted = load_figures.FIGURES[name], look_of(look, {})
         return {"figure": drawn.spec(result, wanted), "text": drawn.describe(result, wanted).to_json(), "table": drawn.table(result, wanted)}
 
     def saved(self, load: Any) -> Answer:
-        """The whole result as a file, and as Markdown."""
+        """The whole result as a file, and as Markdown in both languages."""
         run = self._get(load)
         result = self._result(run, None, None)
-        return {"json": result.to_json(), "markdown": load_table.markdown(result, which_k(result, run.config))}
+        found = which_k(result, run.config) if result.confirms is None else None
+        return {"json": result.to_json(), "markdown": load_table.markdown(result, found).to_json()}
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -246,7 +289,10 @@ class LoadRuns:
             self._failed(run, PlaygroundError("bug", Text("Something broke here; it is in the server's log.", "程序出错；详情在服务器日志中。")))
 
     def _failed(self, run: LoadRun, error: PlaygroundError) -> None:
+        """It ended in an error; what had been measured by then is its result."""
         with self._lock:
+            if run.so_far is not None and run.so_far.cells:
+                run.result = run.so_far
             run.error, run.phase = error.to_json(), "failed"
 
     def _mind(self, run: LoadRun) -> None:
@@ -262,7 +308,8 @@ class LoadRuns:
 def _take(run: LoadRun, step: LoadStep) -> None:
     """An experiment's next step, as the page is told of it."""
     if isinstance(step, CellBegan):
-        run.phase, run.restart, run.sample, run.seen = "running", None, None, []
+        run.phase, run.restart, run.sample, run.seen, run.samples = "running", None, None, [], []
+        run.cell, run.so_far = step, step.so_far
         run.now = {"side": step.side, "level": step.level.text.to_json(), "repeat": step.repeat}
         run.done, run.of = step.done, step.of
     elif isinstance(step, RequestEnded):
@@ -270,8 +317,10 @@ def _take(run: LoadRun, step: LoadStep) -> None:
         run.seen.append((step.request.ttft, step.request.tpot))
     elif isinstance(step, ServerSampled):
         sample = step.sample
+        run.samples.append(sample)
         run.sample = {"running": sample.running, "waiting": sample.waiting, "kv_usage": rounded(sample.kv_usage, 3)}
     elif isinstance(step, CellEnded):
+        run.so_far, run.cell, run.samples = step.so_far, None, []
         level = run.experiment.options.levels[step.cell.level] if run.experiment is not None else None
         numbers = cell_numbers(step.cell)
         short = {name: rounded(_number(numbers[name].value), 4) for name in ("ttft_p50", "itl_p50", "tpot_p50", "throughput", "acceptance")}
@@ -281,9 +330,39 @@ def _take(run: LoadRun, step: LoadStep) -> None:
         })  # fmt: skip
     elif isinstance(step, RestartWanted):
         run.phase = "restart"
-        run.restart = {"server": step.server, "problem": step.problem.to_json() if step.problem is not None else None}
+        problem = step.problem.to_json() if step.problem is not None else None
+        run.restart = {"server": step.server, "problem": problem, "config_text": None if step.config is None else config_text(step.config)}
     elif isinstance(step, LoadEnded):
         run.result, run.phase = step.result, "done"
+
+
+def _so_far(run: LoadRun, name: str) -> LoadResult | None:
+    """What a figure of a running experiment shows: the cells that have ended, and over time what the server said in the one that runs.
+
+    A cell that runs has no numbers of its own yet: the requests that end first are the short ones.
+    """
+    if run.so_far is None or run.cell is None or name != "over_time":
+        return run.so_far
+    began, cells = run.cell, run.so_far.cells
+    level = run.so_far.setup.levels.index(began.level)
+    running = Cell(began.side, level, began.repeat, len(cells), run.samples[-1].at if run.samples else 0.0, (), tuple(run.samples))
+    return replace(run.so_far, cells=(*cells, running))
+
+
+def _live_figures(run: LoadRun) -> list[str]:
+    """Which figures have something in them by now."""
+    if run.so_far is None or run.result is not None:
+        return []
+    timed = [(cell["side"], str(cell["level"]), cell["repeat"]) for cell in run.cells if cell["tpot_p50"] is not None]
+    baseline = {(level, repeat) for side, level, repeat in timed if side == "baseline"}
+    there = {
+        "speed_up": any(side == "speculative" and (level, repeat) in baseline for side, level, repeat in timed),
+        "itl": any(cell["itl_p50"] is not None for cell in run.cells),
+        "throughput": any(cell["throughput"] is not None for cell in run.cells),
+        "acceptance": any(cell["acceptance"] is not None for cell in run.cells),
+        "over_time": bool(run.samples) or any(cell.samples for cell in run.so_far.cells),
+    }
+    return [name for name in LIVE_FIGURES if there[name]]
 
 
 def _level_sentence(result: LoadResult, level: int) -> Text:
@@ -313,27 +392,7 @@ def _plain_sentence(result: LoadResult) -> Text:
 
 def _table(lines: list[str]) -> list[list[str]]:
     """A Markdown table's rows as cells, the line under its head left out."""
-    rows = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines if line.startswith("|")]
-    return [row for row in rows if not all(set(cell) <= {"-", ":"} and cell for cell in row)]
-
-
-#: The tables' own words in Chinese; numbers and names stay as they are.
-WORDS = {
-    "load": "负载", "baseline ITL ms": "基线 ITL 毫秒", "speculative ITL ms": "推测 ITL 毫秒", "acceptance": "接受率", "speed-up": "加速比",
-    "server": "服务器", "TTFT p50 / p95 / p99 ms": "TTFT p50 / p95 / p99 毫秒", "TPOT p50 / p95 / p99 ms": "TPOT p50 / p95 / p99 毫秒",
-    "chunk gap p50 / p95 / p99 ms": "块间隔 p50 / p95 / p99 毫秒", "tokens/s": "词元/秒", "goodput req/s": "有效吞吐 请求/秒",
-    "tokens/forward": "词元/前向",
-    "KV most": "KV 最高", "waiting most": "等待最多", "preemptions": "抢占", "prefix hits": "前缀命中", "answered": "完成", "failed": "失败",
-    "repeat": "重复", "prompt": "提示词", "sent at s": "发送时刻 秒", "TTFT ms": "TTFT 毫秒", "ITL p50 ms": "ITL p50 毫秒", "TPOT ms": "TPOT 毫秒",
-    "E2E s": "E2E 秒", "tokens": "词元", "tokens/chunk": "词元/块", "acceptance length": "接受长度", "ended": "结束", "baseline": "基线",
-    "speculative": "推测", "n/a (remote)": "不适用（远程）", "n/a (no GPU read)": "不适用（未读到 GPU）", "length": "长度上限", "stop": "文本结束",
-    "cancelled": "已停止", "error": "错误",
-}  # fmt: skip
-
-
-def _words(result: LoadResult) -> dict[str, str]:
-    """What of a table's cells has a Chinese word."""
-    return WORDS | {level.text.en: level.text.zh for level in result.setup.levels}
+    return [row for line in lines if line.startswith("|") if not load_table.is_rule(row := load_table.cells_of(line))]
 
 
 def _number(value: Any) -> float | None:

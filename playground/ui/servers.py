@@ -18,6 +18,8 @@ from playground.ui.views import Answer
 
 #: So many servers may be asked at once what they can do: each question keeps a thread waiting.
 ASKED_AT_ONCE = 4
+#: On a public page a visitor's file has so many bytes at most; reading one takes the app several times as much memory.
+PUBLIC_FILE_BYTES = 10_000_000
 
 
 class Servers:
@@ -97,6 +99,13 @@ def pasted_snapshots(before: Any, after: Any, seconds: Any) -> Answer:
 def pasted_bench(first: Any, second: Any) -> Answer:
     """The comparison of two result files of `vllm bench serve`."""
     return _pasted(server_pasted.from_bench(_text(first), _text(second)))
+
+
+def check_public_size(*texts: Any) -> None:
+    """Raise for a visitor's file that is too large for a public page."""
+    if any(isinstance(text, str) and len(text.encode("utf-8", "replace")) > PUBLIC_FILE_BYTES for text in texts):
+        text = Text("On this public page a file has at most {most} MB.", "在此公开页面上，文件不得超过 {most} MB。")
+        raise BadValue("public_size", text, most=PUBLIC_FILE_BYTES // 10**6)
 
 
 def _pasted(found: server_pasted.Pasted) -> Answer:

@@ -498,6 +498,8 @@ class Service:
     @answers
     def pasted_bench(self, first: Any, second: Any) -> Answer:
         """Two result files of `vllm bench serve`, without connecting to anything."""
+        if self.public:
+            servers.check_public_size(first, second)
         return servers.pasted_bench(first, second)
 
     @answers
@@ -511,8 +513,15 @@ class Service:
         return self._loads.start(raw, _visitor(visitor))
 
     @answers
+    def load_confirm(self, load: Any, visitor: Any) -> Answer:
+        """Begin the run that confirms an experiment's answer."""
+        return self._loads.confirm(load, _visitor(visitor))
+
+    @answers
     def load_open(self, text: Any, visitor: Any) -> Answer:
         """Look at a saved result of an experiment."""
+        if self.public:
+            servers.check_public_size(text)
         return self._loads.opened(text, _visitor(visitor))
 
     @answers
