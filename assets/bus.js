@@ -1,5 +1,5 @@
 // The stream of a run: asks for it, notices when it breaks, and picks it up where it broke.
-// The server counts events (seq) over the run, and packets (n) within one stream.
+// The server counts events (seq) over the run, and packets (n) within one stream; every asking is a stream with a number of its own.
 
 class Bus {
   constructor(hear, lost) {
@@ -44,14 +44,14 @@ class Bus {
     this.expected = 1;
     this.heard = Date.now();
     this.stats.follows += 1;
-    this.port?.follow({ run: this.run, seq: this.seq });
+    this.port?.follow({ run: this.run, seq: this.seq, stream: this.stats.follows });
   }
 
   receive(value) {
     if (typeof value !== "string" || !value) return;
     const packet = JSON.parse(value);
-    if (packet.run !== this.run) return;
     // A stream that was given up may still say its last word.
+    if (packet.run !== this.run || packet.stream !== this.stats.follows) return;
     if (packet.n !== this.expected) {
       if (packet.n > this.expected && this.expected > 1) this.resume();
       return;

@@ -43,6 +43,7 @@ Object.assign(TEXTS, {
   load_restart: { en: "The baseline is measured. Restart {server} with --speculative-config now, then go on.", zh: "基线已测完。请现在以 --speculative-config 重启 {server}，然后继续。" },
   load_restart_confirm: { en: "Restart {server} with this setting now, then go on. Only this server is measured again; the baseline is the one measured before.", zh: "请现在以此设置重启 {server}，然后继续。仅重新测量这台服务器；基线沿用之前的结果。" },
   load_confirm: { en: "Confirm it with a run", zh: "再测一次验证" },
+  load_confirms_back: { en: "The result that this confirms", zh: "查看被验证的结果" },
   load_confirms: { en: "Expected and measured", zh: "预期与实测" },
   load_restarted: { en: "It is restarted: go on", zh: "已重启：继续" },
   load_failed: { en: "The experiment ended: {text}", zh: "实验已结束：{text}" },
@@ -96,10 +97,11 @@ class LoadPlot extends Plot {
 }
 
 /** What a confirming run was to show, and what it showed. */
-function confirmedBlock(confirms) {
+function confirmedBlock(confirms, back) {
   return el("div.verdict-block", {},
     el("ul.verdict-levels", {}, confirms.levels.map((level) => el("li", { "data-confirmed": String(level.as_expected) }, said(level.sentence)))),
-    copyLine(`--speculative-config '${confirms.config_text}'`));
+    copyLine(`--speculative-config '${confirms.config_text}'`),
+    confirms.load ? el("div", {}, el("button.secondary.small", { type: "button", onclick: back }, t("load_confirms_back"))) : null);
 }
 
 class LoadPanel {
@@ -363,7 +365,7 @@ class LoadPanel {
     const boxes = names.map((name) => this.livePlots.get(name).box);
     if (boxes.length !== this.live.children.length || boxes.some((box, index) => this.live.children[index] !== box)) this.live.replaceChildren(...boxes);
     this.live.hidden = !boxes.length;
-    for (const { plot } of this.livePlots.values()) plot.want();
+    this.drawFigures();
   }
 
   // --- the result ----------------------------------------------------------------------------
@@ -394,7 +396,7 @@ class LoadPanel {
       this.result.replaceChildren(...[
         el("h4.plot-title", {}, t(view.confirms ? "load_confirms" : "load_verdict")),
         el("p.draft-verdict", { "data-won": pays === null ? "unknown" : pays ? "yes" : "no" }, said(view.sentence)),
-        view.confirms ? confirmedBlock(view.confirms) : view.verdict ? verdictBlock(view.verdict) : el("ul.verdict-levels", {}, view.sentences.map((sentence) => el("li", {}, said(sentence)))),
+        view.confirms ? confirmedBlock(view.confirms, () => this.take({ load: view.confirms.load })) : view.verdict ? verdictBlock(view.verdict) : el("ul.verdict-levels", {}, view.sentences.map((sentence) => el("li", {}, said(sentence)))),
         view.verdict ? el("div.row", {}, el("button.secondary", { type: "button", "data-focus": "confirm", onclick: () => this.confirm() }, icon("play"), t("load_confirm"))) : null,
         ...view.notes.map((note) => el("p.pasted-note", {}, said(note))), ...view.failures.map((line) => el("p.error", {}, said(line))),
         el("h4.plot-title", {}, t("load_compared")), el("div.load-compared", {}, inWords(view.compared)), el("p.muted", {}, t("load_compared_help")),
@@ -410,7 +412,12 @@ class LoadPanel {
         } }, icon("copy"), t("load_markdown")), told),
       ].filter(Boolean));
     }
-    for (const plot of this.plots) plot.want();
+    this.drawFigures();
+  }
+
+  /** Figures look different in another theme, and on a narrower page. */
+  drawFigures() {
+    for (const plot of [...(this.plots ?? []), ...[...this.livePlots.values()].map((one) => one.plot)]) plot.want();
   }
 
   /** The run that confirms the answer: the server is restarted with its setting, and only that side is measured again. */

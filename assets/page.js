@@ -657,6 +657,7 @@ class Page {
     const label = t(theme === "dark" ? "theme_light" : "theme_dark");
     this.ref.theme.setAttribute("aria-label", label);
     this.ref.theme.title = label;
+    this.serversPage?.load.drawFigures();
   }
 
   palette() {

@@ -212,12 +212,16 @@ class Line:
     # --- for visitors ------------------------------------------------------------------------
 
     def made(self, request: Request, settings: tuple[str, ...] = ()) -> Run | None:
-        """A run of the same request under the same settings that is being watched now, or has ended by itself."""
+        """A run of the same request under the same settings that is being watched now, or has ended by itself.
+
+        A server may have been restarted since, with other settings: of a lane there only a run that is being watched now counts.
+        """
         now = time.monotonic()
+        elsewhere = any(lane.server is not None for lane in request.lanes)
         with self._lock:
             same = [run for run in self._kept.values() if run.request == request and run.settings == settings]
         for run in reversed(same):
-            if (run.phase == "done" and run.whole) or (not run.ended and run.wants == "run" and not run.unwatched(now)):
+            if (run.phase == "done" and run.whole and not elsewhere) or (not run.ended and run.wants == "run" and not run.unwatched(now)):
                 return run
         return None
 

@@ -305,6 +305,24 @@ def test_a_reload_in_mid_run_picks_it_up_with_no_token_missing(open_page: Opener
         expect(page.locator(".lane").nth(index).locator(".strip .token")).to_have_count(len(tokens))
 
 
+def test_the_same_run_asked_for_again_and_again_is_shown_every_time(open_page: Opener) -> None:
+    """What was made here is shown instead of made again: the whole of it comes in one packet, the same each time."""
+    page = open_page(request(lane("greedy"), prompt="Name three rivers."))
+    run(page)
+    wait_for_end(page)
+    tokens = tokens_of(page)
+    for again in range(4):
+        if again == 1:
+            page.reload()
+            wait_for_end(page)
+        follows = page.evaluate("window.__playground.bus.follows")
+        page.locator("[data-ref=run]").click()
+        page.wait_for_function(f"window.__playground.bus.follows > {follows}", timeout=30_000)
+        expect(page.locator("[data-ref=made]")).to_contain_text("Made here")
+        wait_for_end(page)
+        assert tokens_of(page) == tokens
+
+
 def test_a_refused_value_goes_back_and_says_why(open_page: Opener) -> None:
     page = open_page()
     page.locator(".lane").nth(1).locator(".lane-head button").first.click()

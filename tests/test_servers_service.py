@@ -83,6 +83,14 @@ def test_a_request_of_server_lanes_alone_needs_no_model_here(service: Service) -
     assert trace.about.lanes[0].sent["temperature"] == 0.0 and packets.about_json(trace.about)["lanes"][0]["server"] == "lab"
 
 
+def test_what_a_server_wrote_before_is_no_answer_to_the_same_request_now(service: Service) -> None:
+    first = service.start(asked({"server": "lab"}), VISITOR, True)["run"]
+    for _ in service.follow(first, 0, "tab"):
+        pass
+    again = service.start(asked({"server": "lab"}), VISITOR, True)
+    assert again["made"] is None and again["run"] != first  # it may have been restarted in between
+
+
 def test_the_preview_knows_what_was_asked_and_asks_nobody(service: Service, lab: RecordedServer) -> None:
     lab.asks.clear()
     beam = {"strategy": "beam", "server": "lab"}
@@ -267,10 +275,10 @@ def test_an_answer_is_put_to_the_test_by_its_own_setting(service: Service, lab: 
     view, before = service.load_view(begun, None, None), service.load_view(first, None, None)
     assert [row[1] for row in view["compared"]] == [row[1] for row in before["compared"]] and view["verdict"] is None
     assert [one["as_expected"] for one in view["confirms"]["levels"]] != [] and "confirmed" in view["sentence"]["en"].lower()
-    assert "measured at" in view["notes"][0]["en"]
+    assert "measured at" in view["notes"][0]["en"] and view["confirms"]["load"] == first
     saved = service.load_saved(begun)
     assert "as expected" in saved["markdown"]["en"] or "expected," in saved["markdown"]["en"]
-    assert service.load_view(service.load_open(saved["json"], VISITOR)["load"], None, None)["confirms"] == view["confirms"]
+    assert service.load_view(service.load_open(saved["json"], VISITOR)["load"], None, None)["confirms"] == {**view["confirms"], "load": None}
     assert service.load_confirm(begun, VISITOR)["error"]["code"] == "load_unconfirmed"  # the answer was the first run's
     # Of a saved result the prompts must be there too: these were the visitor's own.
     opened = service.load_open(service.load_saved(first)["json"], VISITOR)["load"]

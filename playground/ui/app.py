@@ -96,8 +96,8 @@ class Front:
 class Service(Protocol):
     """What the page asks of the server: the functions named in `SERVER_FUNCTIONS`, and the stream of a run."""
 
-    def follow(self, run: Any, seq: Any, session: str) -> Iterator[str]:
-        """Packets of a run from event `seq` on, one JSON string per 100 ms; closing it says that the viewer left."""
+    def follow(self, run: Any, seq: Any, session: str, stream: Any = 0) -> Iterator[str]:
+        """Packets of a run from event `seq` on, one JSON string per 100 ms; closing it says that the viewer left. `stream` stands in each."""
         ...
 
 
@@ -165,7 +165,7 @@ def _stream(service: Service) -> Callable[[gr.EventData, gr.Request], Iterator[s
 
     def follow(event: gr.EventData, request: gr.Request) -> Iterator[str]:
         asked = event._data if isinstance(event._data, dict) else {}
-        yield from service.follow(asked.get("run"), asked.get("seq"), request.session_hash or "")
+        yield from service.follow(asked.get("run"), asked.get("seq"), request.session_hash or "", asked.get("stream"))
 
     return follow
 

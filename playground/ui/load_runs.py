@@ -65,13 +65,15 @@ KNOBS = frozenset({
 class LoadRun:
     """One experiment as the page sees it; a saved result that somebody opened is one that has ended.
 
-    `so_far` has the cells that have ended, `samples` what the server said of itself in the cell that runs.
+    `so_far` has the cells that have ended, `samples` what the server said of itself in the cell that runs. `earlier` is the
+    experiment whose answer this one confirms.
     """
 
     id: str
     visitor: str
     experiment: LoadExperiment | None
     config: dict[str, Any] | None = None
+    earlier: str | None = None
     phase: str = "preparing"
     done: int = 0
     of: int = 0
@@ -129,13 +131,13 @@ class LoadRuns:
         experiment.options.check()
         if self._public:
             _within_public(experiment.options)
-        return self._begin(experiment, confirms.config, visitor)
+        return self._begin(experiment, confirms.config, visitor, earlier=run.id)
 
-    def _begin(self, experiment: LoadExperiment, config: dict[str, Any] | None, visitor: str) -> Answer:
+    def _begin(self, experiment: LoadExperiment, config: dict[str, Any] | None, visitor: str, earlier: str | None = None) -> Answer:
         with self._lock:
             if any(run.result is None and run.phase not in ("failed", "done") for run in self._runs.values()):
                 raise BadValue("load_busy", Text("An experiment is running here: wait until it has ended.", "此处已有实验在运行：请等它结束。"))
-            run = self._keep(LoadRun(secrets.token_urlsafe(12), visitor, experiment, config))
+            run = self._keep(LoadRun(secrets.token_urlsafe(12), visitor, experiment, config, earlier))
         threading.Thread(target=self._run, args=(run,), name="load experiment", daemon=True).start()
         threading.Thread(target=self._mind, args=(run,), name="load experiment's viewers", daemon=True).start()
         return {"load": run.id}
@@ -186,7 +188,7 @@ class LoadRuns:
             "confirms": None
             if result.confirms is None
             else {
-                "created": result.confirms.created,
+                "load": run.earlier if run.earlier in self._runs else None,
                 "config_text": config_text(result.confirms.config),
                 "levels": [one.to_json() for one in tested],
             },

@@ -233,8 +233,11 @@ def payloads_of(run: Run) -> Payloads:
     return run.payloads
 
 
-def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Iterator[str]:
+def follow(line: Line, run: Run, seq: int, superseded: threading.Event, stream: int = 0) -> Iterator[str]:
     """Packets of a run from event `seq` on, at most one per tick, until it has ended or this viewer left.
+
+    `stream` is the viewer's own number for this asking and stands in every packet: the whole of a finished run, asked for
+    twice, would else be the same text twice, and a page hears only of what changes.
 
     Where nothing is new the last packet is given again, which costs the wire nothing and lets the
     server notice that a viewer left.
@@ -260,7 +263,8 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
                 about = about_json(run.about) if run.about is not None and not about_sent else None
                 about_sent = about_sent or about is not None
                 number += 1
-                packet = _packet(line, run, number, count, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about, state)
+                where = {"stream": stream, "n": number, "seq": count}
+                packet = _packet(line, run, where, payloads.encoded[seq:count], numbers_json(payloads.numbers, told), about, state)
                 seq, version = count, seen
             yield packet
             if last:
@@ -269,11 +273,11 @@ def follow(line: Line, run: Run, seq: int, superseded: threading.Event) -> Itera
 
 
 def _packet(
-    line: Line, run: Run, number: int, seq: int, events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None, state: dict[str, Any]
+    line: Line, run: Run, where: dict[str, int], events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None, state: dict[str, Any]
 ) -> str:
     told = {name: value.to_json() if hasattr(value, "to_json") else value for name, value in state.items()}
     told |= {"place": line.place(run), "seconds": rounded(line.seconds_until(run), 3)}
-    rest = {"v": 1, "n": number, "run": run.id, "seq": seq, "state": told, "about": about, "numbers": numbers}
+    rest = {"v": 1, **where, "run": run.id, "state": told, "about": about, "numbers": numbers}
     return f'{json.dumps(rest, separators=(",", ":"), ensure_ascii=False)[:-1]},"events":[{",".join(filter(None, events))}]}}'
 
 

@@ -289,9 +289,10 @@ class Service:
         actions[action](run)
         return {"ok": True}
 
-    def follow(self, run_id: Any, seq: Any, session: str) -> Iterator[str]:
+    def follow(self, run_id: Any, seq: Any, session: str, stream: Any = 0) -> Iterator[str]:
         """Packets of a run for one page; a page that follows anew gives up its older stream."""
         superseded = threading.Event()
+        seq, stream = (value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0 for value in (seq, stream))
         session = session or secrets.token_hex(8)
         older, self._followers[session] = self._followers.get(session), superseded
         if older is not None:
@@ -299,12 +300,11 @@ class Service:
         try:
             run = self.line.get(run_id)
         except PlaygroundError as error:
-            yield packets.json.dumps(
-                {"v": 1, "n": 1, "run": str(run_id)[:64], "seq": 0, "state": {"phase": "failed", "error": error.to_json()}, "events": []}
-            )
+            state = {"phase": "failed", "error": error.to_json()}
+            yield packets.json.dumps({"v": 1, "stream": stream, "n": 1, "seq": 0, "run": str(run_id)[:64], "state": state, "events": []})
             return
         try:
-            yield from packets.follow(self.line, run, seq if isinstance(seq, int) and not isinstance(seq, bool) else 0, superseded)
+            yield from packets.follow(self.line, run, seq, superseded, stream)
         finally:
             if self._followers.get(session) is superseded:
                 del self._followers[session]
