@@ -196,7 +196,13 @@ def test_the_experiment_runs_and_gives_record_figures_and_an_answer(open_page: O
     panel.get_by_label("Most new tokens").fill("48")
     panel.get_by_label("Requests per load").fill("2")
     panel.get_by_role("button", name="Measure").click()
+    # Figures appear with the first numbers, long before the answer.
+    live = panel.locator(".load-live [data-figure=throughput]")
+    live.locator("h4").scroll_into_view_if_needed(timeout=60_000)
+    expect(live.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    expect(panel.locator(".load-result .draft-verdict")).to_have_count(0)
     expect(panel.locator(".load-result .draft-verdict")).not_to_be_empty(timeout=120_000)
+    expect(panel.locator(".load-live")).to_be_hidden()
     expect(panel.locator(".verdict-levels li")).to_have_count(2)
     rows = panel.locator(".load-compared tbody tr")
     expect(rows).to_have_count(2)
@@ -207,8 +213,26 @@ def test_the_experiment_runs_and_gives_record_figures_and_an_answer(open_page: O
     expect(figure.locator(".main-svg").first).to_be_visible(timeout=30_000)
     expect(figure.locator(".plot-text")).to_contain_text("speed-up of one stream")
     assert looks_right(page, "servers-experiment") == []
+    # Another theme is another picture.
+    figure.scroll_into_view_if_needed()
+    light = figure.locator(".annotation-text").first.evaluate("node => getComputedStyle(node).fill")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "before => getComputedStyle(document.querySelector('.load-result .annotation-text')).fill !== before", arg=light, timeout=15_000
+    )
     page.reload()
     expect(page.locator(".load-compared tbody tr")).to_have_count(2, timeout=60_000)
+    answer = panel.locator(".load-result .draft-verdict").inner_text()
+    # The answer is put to the test: the server is restarted with its setting, and only that side is measured again.
+    panel.get_by_role("button", name="Confirm it with a run").click()
+    expect(panel.locator(".load-progress")).to_contain_text("num_speculative_tokens", timeout=30_000)
+    panel.get_by_role("button", name="It is restarted: go on").click()
+    expect(panel.locator(".verdict-levels li[data-confirmed]")).to_have_count(2, timeout=120_000)
+    expect(panel.locator(".load-result .draft-verdict")).to_contain_text("onfirmed: as expected at")
+    expect(panel.locator(".pasted-note").first).to_contain_text("The baseline is the one that was measured at")
+    assert looks_right(page, "servers-confirmed") == []
+    panel.get_by_role("button", name="The result that this confirms").click()
+    expect(panel.locator(".load-result .draft-verdict")).to_have_text(answer, timeout=30_000)
 
 
 def test_two_snapshots_give_a_verdict_without_any_server(open_page: Opener) -> None:

@@ -41,6 +41,7 @@ from playground.backends.openai_api import metrics_text
 from playground.errors import PlaygroundError
 from playground.experiments import prompts, serve_commands, vllm_page
 from playground.experiments.vllm_page import PageMissing, Visitor
+from playground.measures.server_k import confirmed
 from playground.measures.server_load import SIDES, Cell, LoadResult
 from playground.measures.server_rounds import rounds
 from playground.measures.server_speculation import counters, speculation_record
@@ -128,11 +129,16 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, name: str) -> float:
-        """Start it as the command of that name on the page does, and wait until it answers; seconds that took."""
+    def start(self, name: str, config: dict[str, Any] | None = None) -> float:
+        """Start it as the command of that name on the page does, and wait until it answers; seconds that took.
+
+        `config` takes the place of the command's own --speculative-config.
+        """
         known = {command.name: command for command in serve_commands.commands("model", draft=str(self.model), k=K)}
         words = shlex.split(known[name].command)
         extra = words[words.index("--port") + 2 :]  # what follows is the command's own
+        if config is not None:
+            extra[extra.index("--speculative-config") + 1] = json.dumps(config)
         command = [
             str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model), "--served-model-name", MODEL,
             "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32", "--max-model-len", "2048", "--max-logprobs", "50", *extra,
@@ -231,34 +237,51 @@ class CommandLine:
     def load(self, concurrency: str, repeats: int, requests: int, restart: Callable[[], dict[str, Any]]) -> tuple[LoadResult, str]:
         """The load experiment on one server that is restarted in between, and what the command line printed of it.
 
-        `restart` restarts it with speculation. The verdict is printed anew with the setting that it was started with.
+        `restart` restarts it with speculation and gives its setting; the verdict is printed anew with that.
         """
         file = self.folder / "load.json"
-        command = self.command(
-            "load", NAME, NAME, "--concurrency", concurrency, "--repeats", str(repeats), "--requests", str(requests),
-            "--max-new-tokens", str(TOKENS), "--json", str(file),
+        config: dict[str, Any] = {}
+        words = (
+            NAME, NAME, "--concurrency", concurrency, "--repeats", str(repeats), "--requests", str(requests), "--max-new-tokens", str(TOKENS),
         )  # fmt: skip
+        self._measure(words, file, lambda _: config.update(restart()))
+        shown = self.command("load", "--show", str(file), "--speculative-config", json.dumps(config))
+        printed = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        return LoadResult.from_json(file.read_bytes()), printed
+
+    def confirm(self, config: dict[str, Any], restart: Callable[[dict[str, Any]], None]) -> LoadResult:
+        """The run that confirms the answer of `load`: `restart` restarts the server with the setting that is asked for."""
+        file = self.folder / "confirmed.json"
+
+        def asked(line: str) -> None:
+            words = shlex.split(line)
+            restart(json.loads(words[words.index("--speculative-config") + 1].rstrip(",")))
+
+        self._measure(("--confirm", str(self.folder / "load.json"), "--speculative-config", json.dumps(config)), file, asked)
+        return LoadResult.from_json(file.read_bytes())
+
+    def _measure(self, words: Sequence[str], file: Path, restart: Callable[[str], None]) -> None:
+        """Run `load`; `restart` is called with the line that asks for Enter, once."""
+        command = self.command("load", *words, "--json", str(file))
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, text=True)
         assert process.stdin is not None and process.stderr is not None
-        config: dict[str, Any] | None = None
+        restarted = False
         try:
             for line in process.stderr:
                 print(line, end="", file=sys.stderr)
                 if "press Enter" in line:
-                    if config is not None:
+                    if restarted:
                         raise CheckImpossible("The load experiment doesn't take the restarted server for a speculating one.")
-                    config = restart()
+                    restarted = True
+                    restart(line)
                     process.stdin.write("\n")
                     process.stdin.flush()
             status = process.wait()
         finally:
             process.kill()
-        if status or config is None:
+        if status or not restarted:
             raise CheckImpossible(f"This ended with status {status}: {shlex.join(command)}")
-        shown = self.command("load", "--show", str(file), "--speculative-config", json.dumps(config))
-        printed = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
-        return LoadResult.from_json(file.read_bytes()), printed
 
 
 # --- the checks -----------------------------------------------------------------------------------
@@ -344,6 +367,22 @@ def counts_are_the_servers(report: Report, result: LoadResult) -> None:
         f"speculative: {sum(r.steps or 0 for r in records)} steps, {sum(r.drafted or 0 for r in records)} drafted, "
         f"{sum(r.accepted or 0 for r in records)} accepted, told by the requests and equal to /metrics",
     )
+
+
+def answer_is_confirmed(report: Report, server: Server, line: CommandLine, config: dict[str, Any]) -> None:
+    """The server restarted with the setting that the answer gives: it takes it, and what it brings is held against what was expected."""
+
+    def restart(asked: dict[str, Any]) -> None:
+        server.stop()
+        seconds = server.start("ngram", asked)
+        report.say(f"- up after {seconds:.0f} s with `{json.dumps(asked)}`")
+
+    result = line.confirm(config, restart)
+    for one in confirmed(result):
+        report.say(f"- {one.sentence.en}")
+    report.check(result.complete and result.confirms is not None, "every load was measured again on the speculative server")
+    wrong = [said for cell in result.cells if cell.side == "speculative" and (said := unequal(cell))]
+    report.check(not wrong, "counts are those of /metrics" + "".join(wrong))
 
 
 def unequal(cell: Cell) -> str:
@@ -477,6 +516,11 @@ def draft_model_says(report: Report, server: Server, line: CommandLine) -> None:
     ledger_is_complete(report, trace)
 
 
+def ngram() -> dict[str, Any]:
+    """The --speculative-config of the server that speculates."""
+    return next(command.config or {} for command in serve_commands.commands(k=K) if command.name == "ngram")
+
+
 # --- all of it ------------------------------------------------------------------------------------
 
 
@@ -522,7 +566,7 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     greedy_is_ours(report, line)
 
     def restart() -> dict[str, Any]:
-        config = next(command.config or {} for command in serve_commands.commands(k=K) if command.name == "ngram")
+        config = ngram()
         # The page is closed before the command line goes on measuring: nothing runs beside that.
         with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
             report.say("\n## The page, baseline\n")
@@ -543,6 +587,8 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     report.say(printed)
     report.say("\n## Counts\n")
     counts_are_the_servers(report, result)
+    report.say("\n## The answer, put to the test\n")
+    answer_is_confirmed(report, server, line, ngram())
     report.say("\n## kill −9 in mid-stream\n")
     with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
         death_is_survived(report, line, page)
