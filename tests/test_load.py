@@ -18,9 +18,12 @@ from playground.cli import main
 from playground.errors import BadValue, PlaygroundError
 from playground.experiments import load, prompts
 from playground.experiments.load import CellBegan, CellEnded, LoadEnded, LoadExperiment, LoadOptions, RequestEnded, RestartWanted
+from playground.figures import Look
+from playground.figures.load import FIGURES
 from playground.measures.server_k import which_k
-from playground.measures.server_load import Cell, Level, LoadedRequest, LoadResult, Slo, cell_numbers, speed_up, summary
+from playground.measures.server_load import Cell, Level, LoadedRequest, LoadResult, ServerSample, Slo, cell_numbers, speed_up, summary
 from playground.records.load_table import COMPARED, markdown
+from playground.trace import DeviceSampled
 from tests.paced_server import PacedServer
 from tests.recorded_server import RecordedServer, serving
 
@@ -291,6 +294,28 @@ def test_the_shipped_prompts_are_forty_and_varied() -> None:
     kinds = [prompt.kind for prompt in shipped.prompts]
     assert len(shipped.prompts) == 40 == len({prompt.text for prompt in shipped.prompts})
     assert kinds.count("copy") >= 4 and len(set(kinds[:8])) >= 6
+
+
+def test_what_the_server_said_and_what_its_gpus_did_are_drawn_on_one_clock() -> None:
+    sample = ServerSample(0.5, running=3.0, kv_usage=0.25)
+    gpus = [DeviceSampled(at, busy, 2 * 10**9, 8 * 10**9, name) for at, busy, name in ((0.0, 0.5, "a"), (0.0, 0.7, "b"), (1.0, None, "a"))]
+    first = Cell("baseline", 0, 0, 0, 10.0, (), (sample,), tuple(gpus))
+    second = Cell("speculative", 0, 0, 1, 5.0, (), (replace(sample, running=5.0),))
+    with pair(PacedServer(step=0.0), PacedServer(step=0.0)) as (one, other):
+        _, result = ran(experiment(one, other))
+    result = replace(result, cells=(first, second))
+    drawn = FIGURES["over_time"]
+    spec = drawn.spec(result, Look())
+    # Two of the server's gauges, two of the GPUs': each with a series per server; the second cell stands behind the first.
+    assert [(one["x"], one["y"]) for one in spec["data"]] == [
+        ([0.5], [3.0]), ([10.5], [5.0]), ([0.5], [25.0]), ([10.5], [25.0]), ([0.0], [60.0]), ([], []), ([0.0, 1.0], [4.0, 2.0]), ([], []),
+    ]  # fmt: skip
+    assert "GPU memory, GB at most 4 GB" in drawn.describe(result, Look()).en and "NVML" in drawn.describe(result, Look()).en
+    table = drawn.table(result, Look())
+    assert [row[:2] for row in table[1:]] == [("baseline", "0.0"), ("baseline", "0.5"), ("baseline", "1.0"), ("speculative", "10.5")]
+    assert table[1][-2:] == ("60", "4") and table[2][2] == "3"
+    bare = replace(result, cells=(replace(first, samples=(), gpu=()),))
+    assert drawn.table(bare, Look()) == [] and "nothing is known" in drawn.describe(bare, Look()).en
 
 
 def test_a_broken_result_is_refused() -> None:

@@ -693,9 +693,11 @@ def test_thirty_two_streams_at_once_all_arrive_whole(lab: RecordedServer, monkey
 def test_the_bench_follows_every_chunk_of_every_stream() -> None:
     said: list[str] = []
     figures = server_bench.run(3, 4, said.append)
-    assert {name: found["chunks"] for name, found in figures.items()} == {"1 streams": 4, "3 streams": 12}
+    assert {name: found["chunks"] for name, found in figures.items()} == {"1 streams": 4 * server_bench.TURNS, "3 streams": 12 * server_bench.TURNS}
     for found in figures.values():
-        assert 0 < found["delay_ms"]["median"] <= found["delay_ms"]["p95"] < 5000 and found["cpu_ms_per_chunk"] > 0
+        for name in ("delay_ms", "floor_ms"):
+            assert 0 < found[name]["median"] <= found[name]["p95"] < 5000
+        assert found["added_ms"] == found["delay_ms"]["median"] - found["floor_ms"]["median"] and found["cpu_ms_per_chunk"] > 0
     assert len(said) == 2 and "per chunk" in said[0]
 
 

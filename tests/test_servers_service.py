@@ -144,7 +144,9 @@ def test_the_ledger_of_a_lane_has_rounds_in_their_places(service: Service) -> No
 
 
 def _of_run(service: Service) -> dict[str, Any]:
-    answer = service.start(asked({"server": "lab"}), VISITOR, True)
+    answer = service.start(asked({"server": "lab"}), VISITOR)
+    for _ in service.follow(answer["run"], 0, "tab"):
+        pass
     return service.server_speculation(answer["run"], 0)
 
 

@@ -12,7 +12,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -97,11 +97,13 @@ class Pieces:
     _own: dict[bytes, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def identify(self, token: int | None, piece: bytes) -> int:
+    def identify(self, told: Iterable[tuple[int | None, bytes]]) -> list[int]:
+        """The ids of tokens that a server names together: those of one step."""
         with self._lock:
-            if token is not None and self._pieces.setdefault(token, piece) == piece:
-                return token
-            return self._own.setdefault(piece, -1 - len(self._own))
+            return [
+                token if token is not None and self._pieces.setdefault(token, piece) == piece else self._own.setdefault(piece, -1 - len(self._own))
+                for token, piece in told
+            ]
 
 
 @contextmanager
@@ -213,17 +215,20 @@ class StreamReader:
         return 0 if self._tells else None
 
     def _token(self, token: Told, last: bool) -> list[tuple[bool, Event]]:
-        chosen = self.pieces.identify(token.id, token.piece)
+        # A server may name the chosen token among the likeliest without the id that it gave it.
+        rivals = [(token.id if piece == token.piece and id_ is None else id_, piece) for id_, piece, _ in token.candidates]
+        chosen, *ids = self.pieces.identify([(token.id, token.piece), *rivals])
         # The end of the text is named by its token, which adds nothing to it.
         by_token = last and self.finish == "stop" and self.knows_reason and not isinstance(self.stop_reason, str)
         special = by_token and not self.text.encode().endswith(token.piece)
-        view = self._view(chosen, token)
-        names = [TokenName(chosen, token.piece, special and bool(token.piece))]
+        view = self._view(chosen, ids, token)
+        fresh = {} if chosen in self._named else {chosen: TokenName(chosen, token.piece, special and bool(token.piece))}
         if view is not None:
-            names += [TokenName(self.pieces.identify(id_, piece), piece) for id_, piece, _ in token.candidates]
-        fresh = {name.id: name for name in reversed(names) if name.id not in self._named}
+            for id_, (_, piece, _) in zip(ids, token.candidates, strict=True):
+                if id_ not in self._named and id_ not in fresh:
+                    fresh[id_] = TokenName(id_, piece)
         self._named.update(fresh)
-        events: list[tuple[bool, Event]] = [(True, TokensNamed(self.pieces.key, tuple(reversed(fresh.values()))))] if fresh else []
+        events: list[tuple[bool, Event]] = [(True, TokensNamed(self.pieces.key, tuple(fresh.values())))] if fresh else []
         trusted = view is None or view.doubt is None
         number = token.log_probability if trusted and token.log_probability is not None and token.log_probability > IMPOSSIBLE else None
         processed = self.can.scale == "processed_log_probability"
@@ -237,14 +242,13 @@ class StreamReader:
             self.joined += token.piece
         return events
 
-    def _view(self, chosen: int, token: Told) -> StepView | None:
-        """The likeliest tokens of one step, checked before anybody draws them."""
+    def _view(self, chosen: int, ids: list[int], token: Told) -> StepView | None:
+        """The likeliest tokens of one step, checked before anybody draws them; `ids` are its candidates'."""
         if token.log_probability is None or self.can.scale is None:
             return None
         scores = {chosen: token.log_probability}
-        for id_, piece, log_probability in token.candidates:
-            same = piece == token.piece and (id_ is None or id_ == token.id)
-            scores.setdefault(chosen if same else self.pieces.identify(id_, piece), log_probability)
+        for id_, (_, _, log_probability) in zip(ids, token.candidates, strict=True):
+            scores.setdefault(id_, log_probability)
         ordered = sorted(scores.items(), key=lambda pair: -pair[1])
         return StepView(
             ids=tuple(token for token, _ in ordered),

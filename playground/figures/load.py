@@ -5,6 +5,7 @@ Baseline and speculative have a colour, a dash and a marker each; a bar is the s
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 from playground.errors import Text
 from playground.figures import Look, Row, Spec
 from playground.figures.layout import SMALL, axis, keys, lane_style, layout, note, nothing, rounded
-from playground.measures.server_load import SIDES, LevelSummary, LoadResult, ServerSample, Side, Spread, summary
+from playground.measures.server_load import SIDES, Cell, LevelSummary, LoadResult, Side, Spread, summary
 
 EMPTY = Text("No load was measured to its end.", "没有任何负载测量完毕。")
-NO_METRICS = Text("The servers have no /metrics, so nothing is known of their inside.", "服务器没有 /metrics，内部情况未知。")
+NO_METRICS = Text(
+    "The servers have no /metrics, and no GPU of theirs is on this host: nothing is known of their inside.",
+    "服务器没有 /metrics，本机也没有它们的 GPU：内部情况未知。",
+)
 SIDE_NAMES: dict[Side, Text] = {"baseline": Text("baseline", "基线"), "speculative": Text("speculative", "推测")}
 _LOAD = Text("load", "负载")
 _EVEN = Text("break-even", "盈亏平衡")
@@ -146,44 +150,74 @@ def _range(spread: Spread, line: Line) -> str:
 
 # --- the servers' inside over time ------------------------------------------------------------------
 
-_GAUGES: tuple[tuple[str, Text, float, str], ...] = (
-    ("running", Text("running requests", "运行中请求"), 1.0, ""),
-    ("waiting", Text("waiting requests", "等待中请求"), 1.0, ""),
-    ("kv_usage", Text("KV cache used, %", "KV 缓存占用，%"), 100.0, " %"),
-    ("preemptions", Text("preemptions", "抢占次数"), 1.0, ""),
-    ("prefix_hits", Text("prefix-cache hits, tokens", "前缀缓存命中词元"), 1.0, ""),
+
+@dataclass(frozen=True)
+class Gauge:
+    """What is looked at while a cell runs: `points` are (second of the cell, value), `factor` brings a value into the unit that is shown."""
+
+    label: Text
+    factor: float
+    unit: str
+    points: Callable[[Cell], list[tuple[float, float]]]
+
+
+def _said(name: str) -> Callable[[Cell], list[tuple[float, float]]]:
+    """What the server said of itself."""
+    return lambda cell: [(sample.at, value) for sample in cell.samples if (value := getattr(sample, name)) is not None]
+
+
+def _gpus(name: str, together: Callable[[list[float]], float]) -> Callable[[Cell], list[tuple[float, float]]]:
+    """What this host's GPUs were seen at, all of them at one moment `together`."""
+
+    def points(cell: Cell) -> list[tuple[float, float]]:
+        moments: dict[float, list[float]] = {}
+        for sample in cell.gpu:
+            if (value := getattr(sample, name)) is not None:
+                moments.setdefault(sample.at, []).append(value)
+        return [(at, together(values)) for at, values in moments.items()]
+
+    return points
+
+
+_GAUGES = (
+    Gauge(Text("running requests", "运行中请求"), 1.0, "", _said("running")),
+    Gauge(Text("waiting requests", "等待中请求"), 1.0, "", _said("waiting")),
+    Gauge(Text("KV cache used, %", "KV 缓存占用，%"), 100.0, " %", _said("kv_usage")),
+    Gauge(Text("preemptions", "抢占次数"), 1.0, "", _said("preemptions")),
+    Gauge(Text("prefix-cache hits, tokens", "前缀缓存命中词元"), 1.0, "", _said("prefix_hits")),
+    Gauge(Text("GPU busy, %", "GPU 占用，%"), 100.0, " %", _gpus("utilisation", statistics.fmean)),
+    Gauge(Text("GPU memory, GB", "显存，GB"), 1e-9, " GB", _gpus("memory_bytes", sum)),
 )
 
 
-def _samples(result: LoadResult) -> list[tuple[Side, float, ServerSample]]:
-    """Every sample with its server and its second of the experiment: cells stand one after the other, as they ran."""
-    at, found = 0.0, []
+def _over(result: LoadResult, gauge: Gauge) -> list[tuple[Side, float, float]]:
+    """A gauge's points with their server and their second of the experiment: cells stand one after the other, as they ran."""
+    began, found = 0.0, []
     for cell in sorted(result.cells, key=lambda cell: cell.order):
-        found += [(cell.side, at + sample.at, sample) for sample in cell.samples]
-        at += cell.seconds
+        found += [(cell.side, began + at, value * gauge.factor) for at, value in gauge.points(cell)]
+        began += cell.seconds
     return found
 
 
 def _over_time(result: LoadResult, look: Look) -> Spec:
-    samples = _samples(result)
-    told = [gauge for gauge in _GAUGES if any(getattr(sample, gauge[0]) is not None for _, _, sample in samples)]
+    told = [(gauge, points) for gauge in _GAUGES if (points := _over(result, gauge))]
     if not told:
         return nothing(look, NO_METRICS)
     data: list[Spec] = []
     height, gap = 1 / len(told), 0.06
     axes: dict[str, Any] = {}
     notes, header = keys(look, [(lane_style(look, SIDES.index(side))[0], lane_style(look, SIDES.index(side))[3], SIDE_NAMES[side]) for side in SIDES])
-    for row, (name, label, factor, _) in enumerate(told):
+    for row, (gauge, points) in enumerate(told):
         low = 1 - (row + 1) * height
         key = "" if row == 0 else str(row + 1)
         top = low + height - gap
         axes[f"yaxis{key}"] = axis(look, domain=[max(low, 0), top], rangemode="tozero", nticks=4)
-        notes.append(note(look, look.say(label), x=0, xanchor="left", y=top, yanchor="bottom"))
+        notes.append(note(look, look.say(gauge.label), x=0, xanchor="left", y=top, yanchor="bottom"))
         for side in SIDES:
             colour, _, marker, _ = lane_style(look, SIDES.index(side))
-            points = [(at, getattr(sample, name)) for owner, at, sample in samples if owner == side and getattr(sample, name) is not None]
+            own = [(at, value) for owner, at, value in points if owner == side]
             data.append({
-                "type": "scatter", "mode": "markers", "x": [rounded(at) for at, _ in points], "y": [rounded(value * factor) for _, value in points],
+                "type": "scatter", "mode": "markers", "x": [rounded(at) for at, _ in own], "y": [rounded(value) for _, value in own],
                 "yaxis": f"y{key}", "name": look.say(SIDE_NAMES[side]), "marker": {"symbol": marker, "size": 6, "color": colour},
                 "hovertemplate": "%{x} s: %{y}",
             })  # fmt: skip
@@ -203,26 +237,28 @@ def _over_time(result: LoadResult, look: Look) -> Spec:
 
 
 def _over_time_said(result: LoadResult, look: Look) -> Text:
-    samples = _samples(result)
     told_en, told_zh = [], []
-    for name, label, factor, unit in _GAUGES:
-        known = [getattr(sample, name) for _, _, sample in samples if getattr(sample, name) is not None]
-        if known:
-            told_en.append(f"{label.en} at most {max(known) * factor:.4g}{unit}")
-            told_zh.append(f"{label.zh}最多 {max(known) * factor:.4g}{unit}")
+    for gauge in _GAUGES:
+        if points := _over(result, gauge):
+            most = f"{max(value for _, _, value in points):.4g}{gauge.unit}"
+            told_en.append(f"{gauge.label.en} at most {most}")
+            told_zh.append(f"{gauge.label.zh}最多 {most}")
     if not told_en:
         return NO_METRICS
-    return Text(f"By the servers' /metrics: {', '.join(told_en)}.", f"按服务器的 /metrics：{'，'.join(told_zh)}。")
+    gpu = any(cell.gpu for cell in result.cells)
+    source = Text("/metrics and this host's NVML", "/metrics 与本机 NVML") if gpu else Text("/metrics", "/metrics")
+    return Text(f"By the servers' {source.en}: {', '.join(told_en)}.", f"按服务器的 {source.zh}：{'，'.join(told_zh)}。")
 
 
 def _over_time_rows(result: LoadResult, look: Look) -> list[Row]:
-    samples = _samples(result)
-    head = (look.say(Text("server", "服务器")), "s", *(look.say(label) for _, label, _, _ in _GAUGES))
-    rows: list[Row] = [head]
-    for side, at, sample in samples:
-        values = ((getattr(sample, name), factor) for name, _, factor, _ in _GAUGES)
-        rows.append((look.say(SIDE_NAMES[side]), f"{at:.1f}", *("–" if value is None else f"{value * factor:.4g}" for value, factor in values)))
-    return rows if len(rows) > 1 else []
+    """One row per moment at which anything was looked at."""
+    moments: dict[tuple[Side, float], list[str]] = {}
+    for column, gauge in enumerate(_GAUGES):
+        for side, at, value in _over(result, gauge):
+            moments.setdefault((side, at), ["–"] * len(_GAUGES))[column] = f"{value:.4g}"
+    head = (look.say(Text("server", "服务器")), "s", *(look.say(gauge.label) for gauge in _GAUGES))
+    rows: list[Row] = [(look.say(SIDE_NAMES[side]), f"{at:.1f}", *moments[side, at]) for side, at in sorted(moments, key=lambda place: place[1])]
+    return [head, *rows] if rows else []
 
 
 _MEDIAN, _P95, _P99 = Text("median", "中位数"), Text("p95", "p95"), Text("p99", "p99")

@@ -434,7 +434,9 @@ def cost(trace: Trace, lane: int) -> tuple[CostRow, ...]:
         known = Quantity(value(beside), unit, how, label, formula) if beside else None  # type: ignore[arg-type]
         ratio = None
         if known is not None and known.value:
-            ratio = Quantity(value(steps) / value(beside), "×", "derived", label, "beam lane ÷ greedy lane of the same race")
+            ratio = Quantity(
+                value(steps) / value(beside), "×", "derived", label, Text("beam lane ÷ greedy lane of the same race", "束搜索通道 ÷ 同场贪心通道")
+            )
         found.append(CostRow(name, own, known, ratio))
     return tuple(found)
 

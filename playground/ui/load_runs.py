@@ -362,7 +362,7 @@ def _live_figures(run: LoadRun) -> list[str]:
         "itl": any(cell["itl_p50"] is not None for cell in run.cells),
         "throughput": any(cell["throughput"] is not None for cell in run.cells),
         "acceptance": any(cell["acceptance"] is not None for cell in run.cells),
-        "over_time": bool(run.samples) or any(cell.samples for cell in run.so_far.cells),
+        "over_time": bool(run.samples) or any(cell.samples or cell.gpu for cell in run.so_far.cells),
     }
     return [name for name in LIVE_FIGURES if there[name]]
 
