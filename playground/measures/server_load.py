@@ -331,7 +331,7 @@ def _adapter() -> TypeAdapter[LoadResult]:
     return TypeAdapter(LoadResult)
 
 
-_ADDED_UP = Text("tokens / forwards of each request, added up", "各请求的词元 / 前向次数，相加")
+_ADDED_UP = Text("forwards of each request, added up", "各请求的前向次数，相加")
 
 
 def pooled(records: Sequence[SpeculationRecord]) -> SpeculationRecord:
@@ -486,7 +486,7 @@ def cell_numbers(cell: Cell, slo: Slo = Slo()) -> dict[str, Quantity]:
     }
     found = {}
     for name, (unit, how, label, formula) in _NUMBERS.items():
-        said = {"tokens_per_forward": record.forwards_formula, "acceptance": record.acceptance_rate.formula,
+        said = {"tokens_per_forward": record.tokens_per_forward.formula, "acceptance": record.acceptance_rate.formula,
                 "acceptance_length": record.mean_acceptance_length.formula}.get(name) or formula  # fmt: skip
         found[name] = Quantity(values[name], unit, how, label, said)
     lists = {

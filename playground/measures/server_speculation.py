@@ -28,14 +28,12 @@ _PER_FORWARD = Text("tokens per target forward", "每次目标前向的词元数
 _POSITION = Text("accepted at position {n}", "第 {n} 位的接受率")
 _OF_ALL = Text("accepted here / drafts = {count} / {n}", "此位接受 / 草稿次数 = {count} / {n}")
 _REACHED = Text("accepted here / accepted before = {count} / {n}", "此位接受 / 前一位接受 = {count} / {n}")
-_BY_ITERATIONS = Text("Δ generation_tokens / Δ engine iterations, prompt included", "Δ generation_tokens / Δ 引擎迭代次数，含提示词")
-_BY_ACCEPTED = Text("tokens / (tokens − accepted)", "词元 / (词元 − 接受)")
-_BY_STEPS = Text(
-    "tokens / (steps with a draft + steps without: tokens − steps − accepted)", "词元 / (有草稿的步数 + 无草稿的步数：词元 − 步数 − 接受)"
-)
+#: How the target's forwards are counted.
+_BY_ITERATIONS = Text("Δ engine iterations, prompt included", "Δ 引擎迭代次数，含提示词")
+_BY_ACCEPTED = Text("tokens − accepted", "词元 − 接受")
+_BY_STEPS = Text("steps with a draft + steps without: tokens − steps − accepted", "有草稿的步数 + 无草稿的步数：词元 − 步数 − 接受")
 _CUT_OFF = Text(
-    "tokens / (steps with a draft + the first token's): the text ended inside the last draft",
-    "词元 / (有草稿的步数 + 首词元的一次)：文本在最后一个草稿内结束",
+    "steps with a draft + the first token's: the text ended inside the last draft", "有草稿的步数 + 首词元的一次：文本在最后一个草稿内结束"
 )
 
 #: Sample names without their prefix (vllm:, llamacpp:) → the field of `Counters` that they add to.
@@ -180,7 +178,8 @@ class SpeculationRecord:
     @property
     def tokens_per_forward(self) -> Quantity:
         known = self.tokens / self.forwards if self.tokens is not None and self.forwards else None
-        return Quantity(known, "tokens", "derived", _PER_FORWARD, self.forwards_formula)
+        by = self.forwards_formula
+        return Quantity(known, "tokens", "derived", _PER_FORWARD, None if by is None else Text(f"tokens / ({by.en})", f"词元 / ({by.zh})"))
 
     def position_rates(self, conditional: bool = False) -> list[Quantity]:
         """Acceptance by position, of all drafts or of those whose guess before was accepted; unknown where nothing got that far."""
