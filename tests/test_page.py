@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,14 +15,11 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 
+from playground.experiments import app_process
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[1]
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
+ROOT = app_process.ROOT
 PAYLOAD = "<img src=x onerror=window.__pwned=1> ${window.__pwned=1} {{constructor}}"
 
 
@@ -50,37 +39,9 @@ LONG = request(lane("greedy", tokens=1000, knobs=ENDLESS), lane("drawn", "sample
 
 @contextmanager
 def served(log: Path, **environment: str) -> Iterator[str]:
-    """The app in a process of its own, once it answers; its model may still be loading."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "app.py"],
-            cwd=ROOT,
-            env={**os.environ, "GRADIO_SERVER_PORT": str(port), **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 180
-        while True:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "the app did not start within three minutes"
-            try:
-                urllib.request.urlopen(address, timeout=5).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.1)
+    """The app in a process of its own, once it answers."""
+    with app_process.served(log, environment) as address:
         yield address
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +61,9 @@ def without_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = os.environ.get("PLAYGROUND_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         try:
-            running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            running = playwright.chromium.launch(executable_path=app_process.chromium(), args=app_process.CHROMIUM_FLAGS)
         except Error as error:
             pytest.skip(f"no Chromium browser: {error}")
         yield running

@@ -23,7 +23,6 @@ import os
 import platform
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from playground.backends import embedded, progress, servers
 from playground.backends.openai_api import metrics_text
 from playground.errors import PlaygroundError
 from playground.experiments import prompts, serve_commands, vllm_page
+from playground.experiments.app_process import AppMissing, free_port
 from playground.experiments.vllm_page import PageMissing, Visitor
 from playground.measures.server_k import confirmed
 from playground.measures.server_load import SIDES, Cell, LoadResult
@@ -194,12 +194,6 @@ def wait_for(text: str, turn: int) -> None:
     elif turn % 30 == 0:
         print(text, file=sys.stderr, flush=True)
     time.sleep(1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # --- what is asked, through the command line ------------------------------------------------------
@@ -537,7 +531,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with started() as (server, line):
             check(report, server, line, options)
-    except (CheckImpossible, PageMissing) as error:
+    except (CheckImpossible, PageMissing, AppMissing) as error:
         report.say(f"\n**Not checked to the end:** {error}")
         return 2
     report.say(f"\n{'All checks passed.' if not report.failures else f'{report.failures} checks failed.'}")
@@ -568,7 +562,7 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     def restart() -> dict[str, Any]:
         config = ngram()
         # The page is closed before the command line goes on measuring: nothing runs beside that.
-        with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
+        with vllm_page.visitor(line.environment, line.folder / "page.log", options.pictures) as page:
             report.say("\n## The page, baseline\n")
             page_compares(report, page, speculates=False)
             page_experiment_begins(report, page, config)
@@ -590,7 +584,7 @@ def check(report: Report, server: Server, line: CommandLine, options: argparse.N
     report.say("\n## The answer, put to the test\n")
     answer_is_confirmed(report, server, line, ngram())
     report.say("\n## kill −9 in mid-stream\n")
-    with vllm_page.visitor(line.environment, free_port(), line.folder / "page.log", options.pictures) as page:
+    with vllm_page.visitor(line.environment, line.folder / "page.log", options.pictures) as page:
         death_is_survived(report, line, page)
     if options.draft_model:
         report.say("\n## Draft model\n")

@@ -8,27 +8,20 @@ what the page itself knows, and pictures are kept where somebody asks for them.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playground.experiments.app_process import CHROMIUM_FLAGS, chromium, served
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-ROOT = Path(__file__).parents[2]
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
-#: Seconds for the app to answer, for a model to load, for a comparison or an experiment to end.
-START, READY, ENDED = 180.0, 300.0, 900.0
+#: Seconds for a model to load, and for a comparison or an experiment to end.
+READY, ENDED = 300.0, 900.0
 SIZES = {"wide": (1400, 900), "phone": (390, 844)}
 
 Lane = dict[str, Any]
@@ -163,16 +156,15 @@ class Visitor:
 
 
 @contextmanager
-def visitor(environment: dict[str, str], port: int, log: Path, pictures: Path | None = None) -> Iterator[Visitor]:
-    """The app in a process of its own and one visitor in Chromium. Raises `PageMissing` where there is no browser or no app."""
+def visitor(environment: Mapping[str, str], log: Path, pictures: Path | None = None) -> Iterator[Visitor]:
+    """The app in a process of its own and one visitor in Chromium. Raises `PageMissing` or `AppMissing` where one of them doesn't start."""
     try:
         from playwright.sync_api import Error, sync_playwright  # noqa: PLC0415  (comes with the tests)
     except ImportError as error:
         raise PageMissing("Playwright isn't installed: `pip install -r tests/requirements.txt`.") from error
-    chromium = os.environ.get("PLAYGROUND_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    with _app(environment, port, log) as address, sync_playwright() as playwright:
+    with served(log, environment) as address, sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         except Error as error:
             raise PageMissing(f"No Chromium starts here: {error}") from error
         width, height = SIZES["wide"]
@@ -184,33 +176,6 @@ def visitor(environment: dict[str, str], port: int, log: Path, pictures: Path | 
 
         yield Visitor(address, anew(), pictures, anew)
         browser.close()
-
-
-@contextmanager
-def _app(environment: dict[str, str], port: int, log: Path) -> Iterator[str]:
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "app.py"], cwd=ROOT, env={**environment, "GRADIO_SERVER_PORT": str(port)}, stdout=output, stderr=subprocess.STDOUT
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START
-        while True:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise PageMissing(f"The app didn't start:\n{log.read_text('utf-8', 'replace')[-1000:]}")
-            try:
-                urllib.request.urlopen(address, timeout=5).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-        yield address
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def same(one: Sequence[int], other: Sequence[int]) -> int:
