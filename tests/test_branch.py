@@ -255,7 +255,7 @@ def test_forced_tokens_count_in_the_times_and_the_formulas_say_so(branched: Trac
     steps = [event for event in branched.of(1, StepTimed)]
     assert len(forced.itl) == len(steps) - 1 and forced.e2e_seconds == pytest.approx(sum(step.seconds for step in steps))
     for name in ("e2e", "itl_p50", "itl_p95", "tpot", "tokens_per_second"):
-        assert "forced" in forced.numbers()[name].formula.en and "forced" not in plain.numbers()[name].formula.en
+        assert "forced" in forced.numbers()[name].formula and "forced" not in plain.numbers()[name].formula
 
 
 def test_record_text_packets_and_figures_take_a_branch(branched: Trace) -> None:

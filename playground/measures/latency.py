@@ -39,15 +39,11 @@ _KV = Text("KV cache", "KV 缓存")
 _PEAK = Text("peak memory of the whole process", "整个进程的峰值内存")
 _STOP = Text("stopped by", "停止原因")
 
-OWN_E2E = Text("Σ prompt pieces + Σ steps", "Σ 提示词分段 + Σ 步")
-SHARED_E2E = Text("Σ steps; the prompt was read once for the race and is not in it", "Σ 步；提示词只为整场读取一次，不计入")
-MEDIAN_ITL = Text("median of ITL, linear between neighbours", "ITL 的中位数，相邻值间线性插值")
-P95_ITL = Text("95th percentile of ITL, linear between neighbours", "ITL 的第 95 百分位，相邻值间线性插值")
-TPOT_OF = Text("(E2E − TTFT) / (n − 1)", "(E2E − TTFT) / (n − 1)")
-SPEED_OF = Text("(n − 1) / (E2E − TTFT)", "(n − 1) / (E2E − TTFT)")
-WITH_FORCED = Text("{formula}; forced tokens are in it: they take the same forward", "{formula}；含指定的词元：它们同样需要一次前向")
-OWN_TTFT = Text("Σ prompt pieces + first step", "Σ 提示词分段 + 第一步")
-RACE_TTFT = Text("Σ pieces of the shared prompt + first step of the lane that stepped first", "Σ 共享提示词分段 + 最先走步的通道的第一步")
+OWN_E2E = "Σ prompt pieces + Σ steps"
+SHARED_E2E = "Σ steps; the prompt was read once for the race and is not in it"
+WITH_FORCED = "; forced tokens are in it: they take the same forward"
+OWN_TTFT = "Σ prompt pieces + first step"
+RACE_TTFT = "Σ pieces of the shared prompt + first step of the lane that stepped first"
 
 STOP_REASONS = {
     "eos": Text("end of sequence", "遇到结束符"),
@@ -144,17 +140,15 @@ class LaneMeter:
             return self.server.numbers(self._stop())
         later, after = self.timed_tokens - 1, self.seconds_after_first
         last = self.last
-
-        def said(formula: Text) -> Text:
-            return Text(WITH_FORCED.en.format(formula=formula.en), WITH_FORCED.zh.format(formula=formula.zh)) if self.forced else formula
-
+        said = WITH_FORCED if self.forced else ""
+        e2e_formula = (OWN_E2E if self.reads_itself else SHARED_E2E) + said
         return {
-            "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, said(OWN_E2E if self.reads_itself else SHARED_E2E)),
+            "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, e2e_formula),
             "ttft": Quantity(self.ttft_seconds, "s", "derived", _TTFT, OWN_TTFT if self.reads_itself else None),
-            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, said(MEDIAN_ITL)),
-            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, said(P95_ITL)),
-            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, said(TPOT_OF)),
-            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, said(SPEED_OF)),
+            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, f"median of ITL, linear between neighbours{said}"),
+            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, f"95th percentile of ITL, linear between neighbours{said}"),
+            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, f"(E2E − TTFT) / (n − 1){said}"),
+            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, f"(n − 1) / (E2E − TTFT){said}"),
             "tokens": Quantity(self.tokens, "tokens", "measured", _TOKENS),
             "kv_bytes": Quantity(last.cache_bytes if last else None, "B", "measured", _KV),
             "peak_memory": Quantity(last.peak_memory if last else None, "B", "measured", _PEAK),
