@@ -910,6 +910,7 @@ class Page {
     window.addEventListener("resize", debounced(() => {
       this.fitPrompt();
       if (this.run) this.focus.draw();
+      this.serversPage?.load.drawFigures();
     }, 150));
   }
 

@@ -249,7 +249,7 @@ def _print_load(result: Any, file: str | None, config: dict[str, Any] | None) ->
     from playground.measures import server_k
     from playground.records import load_table
 
-    verdict = server_k.which_k(result, config) if result.confirms is None else None
+    verdict = server_k.which_k(result, config)
     print(load_table.markdown(result, verdict, requests=file == "-").en)
     if file not in (None, "-"):
         Path(file).write_text(load_table.markdown(result, verdict, requests=True).en + "\n", encoding="utf-8")
@@ -296,7 +296,7 @@ def _confirming(options: argparse.Namespace, config: dict[str, Any] | None) -> A
     from playground.measures.server_load import MOST_BYTES, LoadResult
 
     earlier = LoadResult.from_json(_read(Path(options.confirm), MOST_BYTES))
-    verdict = which_k(earlier, config) if earlier.confirms is None else None
+    verdict = which_k(earlier, config)
     if verdict is None or len(options.servers) > 1:
         raise BadValue(
             "load_unconfirmed",

@@ -274,9 +274,7 @@ class LoadExperiment:
     _resumed: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
-    def confirming(
-        cls, earlier: LoadResult, confirms: Confirmation, speculative: ServerEntry, prompts: PromptSet, prober: Prober, model: str | None = None
-    ) -> LoadExperiment:
+    def confirming(cls, earlier: LoadResult, confirms: Confirmation, speculative: ServerEntry, prompts: PromptSet, prober: Prober) -> LoadExperiment:
         """The speculative half of an earlier experiment once more, with the setting that followed from it: same prompts, same loads.
 
         The baseline's cells are the earlier ones. Raises `BadValue` where the prompts aren't those, or no baseline was measured.
@@ -294,6 +292,7 @@ class LoadExperiment:
             strategy=setup.strategy, knobs=setup.knobs, seed=setup.seed, unique_prefixes=setup.unique_prefixes, ignore_eos=setup.ignore_eos,
             warm_up=None if setup.warm_up == max(map(usual.warm_up_at, setup.levels)) else setup.warm_up, slo=earlier.slo,
         )  # fmt: skip
+        model = earlier.servers["speculative"].model
         return cls(speculative, speculative, prompts, options, prober, speculative_model=model, earlier=earlier, confirms=confirms)
 
     @property

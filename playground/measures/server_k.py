@@ -144,10 +144,10 @@ class KVerdict:
 def which_k(result: LoadResult, config: dict[str, Any] | None = None) -> KVerdict | None:
     """The verdict on an experiment; `config` is the speculative server's --speculative-config, if it is known.
 
-    None where the runs don't tell: no load with both servers, or a server that says nothing of its acceptance.
+    None where the runs don't tell: no load with both servers, a server that says nothing of its acceptance, or a run that confirms an answer.
     """
-    found = []
-    for index, level in enumerate(result.setup.levels):
+    found: list[LevelVerdict] = []
+    for index, level in enumerate(result.setup.levels if result.confirms is None else ()):
         baseline = {cell.repeat: cell.seconds_per_token for cell in result.cells_of("baseline", index)}
         pairs = [(baseline.get(cell.repeat), cell) for cell in result.cells_of("speculative", index)]
         repeats = [repeat for seconds, cell in pairs if seconds and (repeat := _repeat(seconds, cell)) is not None]

@@ -121,13 +121,13 @@ class LoadRuns:
         run = self._get(load)
         result = self._result(run, None, None)
         found = which_k(result, run.config)
-        if found is None or result.confirms is not None:
+        if found is None:
             raise BadValue("load_unconfirmed", Text("This result has no answer that a run could confirm.", "该结果没有可供验证的结论。"))
         mine = run.experiment
         prompts = mine.prompts if mine is not None else prompt_sets.shipped()
         server = mine.speculative if mine is not None else servers.resolve(result.servers["speculative"].name)
         confirms = confirmation(result, found)
-        experiment = LoadExperiment.confirming(result, confirms, server, prompts, self._prober, mine.speculative_model if mine is not None else None)
+        experiment = LoadExperiment.confirming(result, confirms, server, prompts, self._prober)
         experiment.options.check()
         if self._public:
             _within_public(experiment.options)
@@ -179,7 +179,7 @@ class LoadRuns:
         """The whole result in numbers: by load, in both forms of the record, and which k."""
         run = self._get(load)
         result = self._result(run, slo_ttft, slo_tpot)
-        found = which_k(result, run.config) if result.confirms is None else None
+        found = which_k(result, run.config)
         tested = confirmed(result)
         found_levels = summary(result)
         sentence = confirmed_sentence(tested) if tested else found.sentence if found is not None else _plain_sentence(result)
@@ -224,7 +224,7 @@ class LoadRuns:
         """The whole result as a file, and as Markdown in both languages."""
         run = self._get(load)
         result = self._result(run, None, None)
-        found = which_k(result, run.config) if result.confirms is None else None
+        found = which_k(result, run.config)
         return {"json": result.to_json(), "markdown": load_table.markdown(result, found).to_json()}
 
     # --- inside -------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def _live_figures(run: LoadRun) -> list[str]:
     timed = [(cell["side"], str(cell["level"]), cell["repeat"]) for cell in run.cells if cell["tpot_p50"] is not None]
     baseline = {(level, repeat) for side, level, repeat in timed if side == "baseline"}
     there = {
-        "speed_up": any(side == "speculative" and (level, repeat) in baseline for side, level, repeat in timed),
+        "speed_up": any(side == "speculative" and (run.earlier is not None or (level, repeat) in baseline) for side, level, repeat in timed),
         "itl": any(cell["itl_p50"] is not None for cell in run.cells),
         "throughput": any(cell["throughput"] is not None for cell in run.cells),
         "acceptance": any(cell["acceptance"] is not None for cell in run.cells),
