@@ -54,7 +54,7 @@ Object.assign(TEXTS, {
   draft_rate: { en: "Acceptance along the text", zh: "沿文本的接受率" },
   draft_gain: { en: "Milliseconds won and lost", zh: "赢得与损失的毫秒" },
   draft_which_k: { en: "Three factors, and which k", zh: "三个因素，以及该猜多少个" },
-  draft_factors_help: { en: "Speed-up = tokens per round ÷ (k × draft cost + verify cost), costs in plain steps. Move a slider to ask “what if”: it needs no model.", zh: "加速 = 每轮词元数 ÷（k × 起草代价 + 验证代价），代价以普通步计。移动滑块即可问“假如”：不需要模型。" },
+  draft_factors_help: { en: "Speed-up = (h × tokens per round + 1 − h) ÷ (h × (k × draft cost + verify cost) + 1 − h), costs in plain steps. h is the drafter’s hit rate: a round in which it finds no guess is a plain step. Move a slider to ask “what if”: it needs no model.", zh: "加速 =（h × 每轮词元数 + 1 − h）÷（h ×（k × 起草代价 + 验证代价）+ 1 − h），代价以普通步计。h 是起草器的命中率：没有找到猜测的一轮就是普通的一步。移动滑块即可问“假如”：不需要模型。" },
   draft_factor_alpha: { en: "a guess is accepted", zh: "猜测被接受的概率" },
   draft_factor_draft: { en: "draft cost per guess", zh: "每个猜测的起草代价" },
   draft_factor_verify: { en: "verify cost per further position", zh: "每多验证一个位置的代价" },
@@ -63,8 +63,7 @@ Object.assign(TEXTS, {
   draft_measured: { en: "measured", zh: "实测" },
   draft_estimated: { en: "estimated", zh: "估计" },
   draft_as_measured: { en: "Back to measured", zh: "恢复实测值" },
-  draft_sum: { en: "k = {k}: {tokens} tokens per round ÷ ({draft} drafting + {verify} verifying) → {speed}× plain decoding", zh: "k = {k}：每轮 {tokens} 个词元 ÷（起草 {draft} + 验证 {verify}）→ 普通解码的 {speed} 倍" },
-  draft_sum_hit: { en: " (the drafter has a guess in {hit} % of rounds)", zh: "（起草器在 {hit} % 的轮中有猜测）" },
+  draft_sum_hit: { en: "h = {hit}: the drafter had a guess in {rounds} of the {asked} rounds in which it was asked (the hit rate).", zh: "h = {hit}：起草器被询问的 {asked} 轮中有 {rounds} 轮有猜测（命中率）。" },
   draft_run_k: { en: "Run it with k = {k}", zh: "以 k = {k} 运行" },
   draft_run_plain: { en: "No k pays here: plain decoding is fastest", zh: "没有划算的 k：普通解码最快" },
   draft_same: { en: "The same as the target?", zh: "与目标模型相同吗？" },
@@ -383,12 +382,7 @@ class SpeculationPanel {
     const add = tables.plain === null && here ? el("button.primary", { type: "button", disabled: !app.whole || app.live || !app.ready, onclick: () => this.addPlain(uid) }, t("draft_add_plain")) : null;
     this.offer.replaceChildren(...[add].filter(Boolean));
     this.drawSame();
-    const shown = (row) => {
-      if (row.value !== null && row.unit === "1") return Number.isInteger(row.value) ? String(row.value) : row.value.toFixed(3);
-      const sign = row.value < 0 ? "−" : "";
-      const [value, unit] = row.unit.includes(" ") ? [row.value?.toFixed(2) ?? "–", ""] : quantity(sign ? -row.value : row.value, row.unit);
-      return `${sign}${value} ${TEXTS[`draft_unit_${unit}`] ? t(`draft_unit_${unit}`) : unit}`.trim();
-    };
+    const shown = ({ shown: [value, unit] }) => `${value} ${unit.includes(" ") ? "" : TEXTS[`draft_unit_${unit}`] ? t(`draft_unit_${unit}`) : unit}`.trim();
     const body = [];
     const group = (text) => body.push(el("tr.draft-group", {}, el("th", { colspan: "4", scope: "colgroup" }, text)));
     group(t("draft_identity"));
@@ -480,8 +474,8 @@ class SpeculationPanel {
       part.how.classList.toggle("estimated", estimated);
     }
     this.back.hidden = !Object.keys(moved).length;
-    const point = curve?.points[this.k];
-    this.sum.textContent = point ? t("draft_sum", { k: this.k, tokens: point[0].toFixed(2), draft: point[1].toFixed(2), verify: point[2].toFixed(2), speed: point[3].toFixed(2) }) + (curve.hit < 0.995 ? t("draft_sum_hit", { hit: Math.round(100 * curve.hit) }) : "") : "";
+    const sum = curve?.sums[this.k];
+    this.sum.textContent = sum ? [said(sum.text), curve.hit ? t("draft_sum_hit", { hit: sum.hit, rounds: curve.hit[0], asked: curve.hit[1] }) : null].filter(Boolean).join(". ") : "";
     this.drawRun();
   }
 

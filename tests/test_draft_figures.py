@@ -105,8 +105,9 @@ def test_a_moved_factor_is_estimated_and_the_others_stay_measured() -> None:
     measured = asked.which_k(draft_trace(), 1, {}, {})
     moved = asked.which_k(draft_trace(), 1, {"alpha": 0.5, "nonsense": 3}, {})
     assert measured["estimated"] == [] and moved["estimated"] == ["alpha"]
-    tokens, draft, verify, _ = moved["points"][2]
-    assert tokens == 1.75 and (draft, verify) == tuple(measured["points"][2][1:3])
+    assert "1.75 " in moved["sums"][2]["text"]["en"]  # 1 + 0.5 + 0.25
+    brackets = [one["sums"][2]["text"]["en"].rpartition("(")[2] for one in (measured, moved)]
+    assert brackets[0].partition(")")[0] == brackets[1].partition(")")[0]  # k × draft + verify
     # Nothing measured at all: the sliders work from what they show.
     bare = draft_trace([event for event in draft_events() if not isinstance(event, VerifyCalibrated)])
     assert asked.speculation(bare, 1)["factors"] is None

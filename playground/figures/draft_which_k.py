@@ -5,6 +5,7 @@ from __future__ import annotations
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
 from playground.figures.layout import SMALL, axis, keys, layout, note, nothing, rounded
+from playground.measures.formula import worked
 from playground.measures.ledger import ledger
 from playground.measures.which_k import Factors, best, break_even, curve
 from playground.trace import DraftJudged, Trace
@@ -135,13 +136,12 @@ def table_of(factors: Factors, look: Look) -> list[Row]:
         ),
     )
     how = (Text("derived", "推导"), Text("estimated", "估计"))
-    return [
-        head,
-        *(
-            (str(point.k), f"{point.tokens:.2f}", f"{point.cost:.2f}", f"{point.speed_up:.2f}", look.say(how[point.estimated]))
-            for point in curve(factors)
-        ),
-    ]
+    rows = [head]
+    for point in curve(factors):
+        ratio = worked(_SPEED, "{tokens} / {cost}", lambda speed: f"{speed:.2f}", Text("{result}", "{result}"), tokens=point.tokens, cost=point.cost)
+        speed = look.say(ratio.gives) if ratio.gives is not None else "–"
+        rows.append((str(point.k), ratio.shown("tokens"), ratio.shown("cost"), speed, look.say(how[point.estimated])))
+    return rows
 
 
 FIGURE = Figure(

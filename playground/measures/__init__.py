@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from playground.errors import Text
+from playground.measures.formula import Formula
 
 How = Literal["measured", "derived", "estimated", "reported"]
 
@@ -22,8 +23,14 @@ class Quantity:
     unit: str
     how: How
     label: Text
-    formula: str | Text | None = None
+    formula: str | Text | Formula | None = None
 
     def to_json(self) -> dict[str, Any]:
-        formula = self.formula.to_json() if isinstance(self.formula, Text) else self.formula
+        formula = self.formula if isinstance(self.formula, str) or self.formula is None else self.formula.to_json()
         return {"value": self.value, "unit": self.unit, "how": self.how, "label": self.label.to_json(), "formula": formula}
+
+    @property
+    def formula_text(self) -> Text | None:
+        """The formula as one line, its operands in it."""
+        found = self.formula.text if isinstance(self.formula, Formula) else self.formula
+        return Text(found, found) if isinstance(found, str) else found

@@ -17,6 +17,7 @@ from typing import Any
 
 from playground.errors import Text
 from playground.measures import Quantity
+from playground.measures.formula import Formula, worked, written
 from playground.measures.kv import model_of
 from playground.measures.latency import lane_meter
 from playground.measures.which_k import Factors, expected_tokens, interpolated, predicted
@@ -146,10 +147,14 @@ class Ledger:
         return sum(len(one.judged.guesses) - one.tokens for one in self.rounds if one.judged.extra is None)
 
     @property
+    def asked(self) -> int:
+        """Rounds in which the drafter was asked for guesses: not where it paused, or where nothing but one token was left to write."""
+        return len(self.with_draft) + sum(one.judged.limit == "no_match" for one in self.rounds if not one.judged.guesses)
+
+    @property
     def hits(self) -> float | None:
         """Of the rounds in which the drafter was asked for guesses, the share in which it had some."""
-        asked = len(self.with_draft) + sum(one.judged.limit == "no_match" for one in self.rounds if not one.judged.guesses)
-        return len(self.with_draft) / asked if asked else None
+        return len(self.with_draft) / self.asked if self.asked else None
 
     # --- rates ---------------------------------------------------------------------------------
 
@@ -236,14 +241,22 @@ class Ledger:
     @cached_property
     def speed_up(self) -> float | None:
         """Seconds per token behind the first, of the plain lane / of this one, both measured in this race."""
-        if self.plain is None:
-            return None
-        times = []
-        for lane in (self.plain, self.lane):
-            meter = lane_meter(self.trace, lane)
-            after = meter.seconds_after_first
-            times.append(None if not after else after / (meter.timed_tokens - 1))
-        return times[0] / times[1] if times[0] is not None and times[1] is not None else None
+        return self.plain_token / self.own_token if self.plain_token is not None and self.own_token is not None else None
+
+    @cached_property
+    def plain_token(self) -> float | None:
+        """Seconds per token behind the first of the plain lane."""
+        return None if self.plain is None else self._token_seconds(self.plain)
+
+    @cached_property
+    def own_token(self) -> float | None:
+        """Seconds per token behind the first of this lane."""
+        return self._token_seconds(self.lane)
+
+    def _token_seconds(self, lane: int) -> float | None:
+        meter = lane_meter(self.trace, lane)
+        after = meter.seconds_after_first
+        return after / (meter.timed_tokens - 1) if after else None
 
     @property
     def textbook(self) -> float | None:
@@ -421,7 +434,7 @@ def _counts(books: Ledger) -> list[Row]:
     n, m = len(books.rounds), len(books.with_draft)
     first = sum(1 for event in books.trace.of(books.lane, TokenChosen) if event.position == 0 and event.origin == "plain")
 
-    def count(name: str, value: int, en: str, zh: str, formula: Text | None = None, unit: str = "tokens") -> Row:
+    def count(name: str, value: int, en: str, zh: str, formula: Text | Formula | None = None, unit: str = "tokens") -> Row:
         return Row("counts", name, Quantity(value, unit, "measured", Text(en, zh), formula))
 
     return [
@@ -437,7 +450,10 @@ def _counts(books: Ledger) -> list[Row]:
                 "1",
                 "derived",
                 Text("hit rate of the drafter", "起草器命中率"),
-                Text("rounds with a guess / rounds in which it was asked", "有猜测的轮 / 被询问的轮"),
+                worked(
+                    Text("rounds with a guess / rounds in which it was asked", "有猜测的轮 / 被询问的轮"), "{m} / {asked}", written("1"),
+                    m=m, asked=books.asked,
+                ),
             ),
         ),
         count("drafted", books.drafted, "guessed", "猜测"),
@@ -484,53 +500,59 @@ def _counts(books: Ledger) -> list[Row]:
             books.origins["plain"] + first,
             "plain: no draft before it",
             "普通：之前没有草稿",
-            Text("rounds without a guess + the prompt's first token", "没有猜测的轮 + 提示词之后的第一个词元"),
+            worked(
+                Text("written by rounds without a guess + the prompt's first token", "没有猜测的轮写出 + 提示词之后的第一个词元"),
+                "{rounds} + {first}", written("tokens"), rounds=books.origins["plain"], first=first,
+            ),
         ),
         count(
             "rolled_back",
             books.rolled_back,
             "KV positions rolled back",
             "回滚的 KV 位置",
-            Text("Σ (1 + guesses − tokens written)", "Σ（1 + 猜测数 − 写出词元数）"),
+            worked(
+                Text("Σ (1 + guesses − tokens written)", "Σ（1 + 猜测数 − 写出词元数）"), "{n} + {drafted} − {tokens}", written("tokens"),
+                n=n, drafted=books.drafted, tokens=books.tokens,
+            ),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _rates(books: Ledger) -> list[Row]:
     m, n = len(books.with_draft), len(books.rounds)
 
-    def rate(name: str, value: float | None, label: Text, formula: Text, counts: str, unit: str = "1") -> Row:
-        return Row("rates", name, Quantity(value, unit, "derived", label, Text(f"{formula.en} = {counts}", f"{formula.zh} = {counts}")))
+    def rate(name: str, value: float | None, label: Text, words: Text, arithmetic: str, unit: str = "1", **operands: int) -> Row:
+        return Row("rates", name, Quantity(value, unit, "derived", label, worked(words, arithmetic, written(unit), **operands)))
 
     found = [
         rate(
             "acceptance_rate", books.acceptance_rate, Text("acceptance rate", "接受率"),
-            Text("accepted / guessed", "接受 / 猜测"), f"{books.accepted} / {books.drafted}",
+            Text("accepted / guessed", "接受 / 猜测"), "{accepted} / {drafted}", accepted=books.accepted, drafted=books.drafted,
         ),
         rate(
             "alpha", books.alpha, Text("α: accepted of those judged", "α：已判定者的接受率"),
-            Text("accepted / judged", "接受 / 已判定"), f"{books.accepted} / {books.judged}",
+            Text("accepted / judged", "接受 / 已判定"), "{accepted} / {judged}", accepted=books.accepted, judged=books.judged,
         ),
         rate(
             "acceptance_length", books.acceptance_length, Text("mean acceptance length (vLLM)", "平均接受长度（vLLM）"),
-            Text("1 + accepted / rounds with a guess", "1 + 接受 / 有猜测的轮"), f"1 + {books.accepted} / {m}", "tokens per round",
+            Text("1 + accepted / rounds with a guess", "1 + 接受 / 有猜测的轮"), "1 + {accepted} / {m}", "tokens per round",
+            accepted=books.accepted, m=m,
         ),
         rate(
             "tokens_per_forward", books.tokens_per_forward,
             Text("tokens per target forward, rounds without a guess included", "每次目标前向的词元数（含没有猜测的轮）"),
-            Text("written by rounds / rounds", "各轮写出 / 轮数"), f"{books.tokens} / {n}", "tokens per forward",
+            Text("written by rounds / rounds", "各轮写出 / 轮数"), "{tokens} / {n}", "tokens per forward", tokens=books.tokens, n=n,
         ),
     ]  # fmt: skip
     for one in books.positions:
         i = one.position + 1
         of_all = Text(f"accepted at guess {i}, of all drafts", f"第 {i} 个猜测被接受（占全部草稿）")
         of_judged = Text(f"accepted at guess {i}, of those judged", f"第 {i} 个猜测被接受（占已判定者）")
-        formulas = (
-            Text("accepted here / rounds with a guess", "此处接受 / 有猜测的轮"),
-            Text("accepted here / judged here", "此处接受 / 此处判定"),
-        )
-        found.append(rate(f"position_{i}", one.unconditional, of_all, formulas[0], f"{one.accepted} / {one.drafts}"))
-        found.append(rate(f"position_{i}_judged", one.conditional, of_judged, formulas[1], f"{one.accepted} / {one.judged}"))
+        per_draft = Text("accepted here / rounds with a guess", "此处接受 / 有猜测的轮")
+        per_judged = Text("accepted here / judged here", "此处接受 / 此处判定")
+        counts = "{accepted} / {of}"
+        found.append(rate(f"position_{i}", one.unconditional, of_all, per_draft, counts, accepted=one.accepted, of=one.drafts))
+        found.append(rate(f"position_{i}_judged", one.conditional, of_judged, per_judged, counts, accepted=one.accepted, of=one.judged))
     of_rounds = Text(f"of {m} rounds with a guess", f"共 {m} 轮有猜测")
     for accepted, rounds_so in enumerate(books.histogram):
         label = Text(f"rounds with {accepted} accepted", f"接受 {accepted} 个的轮")
@@ -548,99 +570,144 @@ _PART_LABELS = {
 
 
 def _times(books: Ledger) -> list[Row]:
-    whole = sum(one.seconds for one in books.rounds)
-    found = []
-    for part in PARTS:
-        seconds = sum(one.part(part) for one in books.rounds) if books.rounds else None
-        share = (
-            Text(f"{seconds / whole:.1%} of {whole * 1e3:.0f} ms in rounds", f"占各轮 {whole * 1e3:.0f} 毫秒的 {seconds / whole:.1%}")
-            if seconds is not None and whole > 0
-            else None
-        )
-        found.append(Row("time", f"time_{part}", Quantity(seconds, "s", "measured", _PART_LABELS[part], share)))
+    found = [Row("time", f"time_{part}", _part_time(books, part)) for part in PARTS]
     repeats = books.calibrated.repeats if books.calibrated is not None else 0
+    calibration = Text(f"calibration: median of {repeats}", f"校准：{repeats} 次的中位数")
     for positions, seconds in books.verify:
-        label = Text("T(1): a forward of one position", "T(1)：一个位置的前向") if positions == 1 else Text(
-            f"T_verify({positions - 1}): a forward of {positions} positions", f"T_verify({positions - 1})：{positions} 个位置的前向"
-        )  # fmt: skip
-        ratio = f", {seconds / books.one:.2f} × T(1)" if books.one and positions > 1 else ""
-        found.append(
-            Row(
-                "time",
-                f"verify_{positions}",
-                Quantity(seconds, "s", "measured", label, Text(f"calibration: median of {repeats}{ratio}", f"校准：{repeats} 次的中位数{ratio}")),
-            )
-        )
+        found.append(Row("time", f"verify_{positions}", _verify_time(books, positions, seconds, calibration)))
     if not books.verify:
         found.append(Row("time", "verify_1", Quantity(None, "s", "measured", Text("T(1)", "T(1)"), Text("calibration: not made", "未做校准"))))
     if books.calibrated is not None and books.calibrated.draft is not None:
         label = Text("one token of the drafter", "起草器的一个词元")
-        found.append(
-            Row(
-                "time",
-                "draft_token",
-                Quantity(books.calibrated.draft, "s", "measured", label, Text(f"calibration: median of {repeats}", f"校准：{repeats} 次的中位数")),
-            )
-        )
+        found.append(Row("time", "draft_token", Quantity(books.calibrated.draft, "s", "measured", label, calibration)))
     cost = Text("c: a guess, in plain steps", "c：一个猜测的代价（以普通步计）")
-    found.append(
-        Row(
-            "time",
-            "draft_cost",
-            Quantity(books.draft_cost, "× T(1)", "derived", cost, Text("(Σ draft / guessed) / T(1)", "（Σ 起草 / 猜测数）/ T(1)")),
-        )
-    )
+    formula = worked(
+        Text("(Σ draft / guessed) / T(1)", "（Σ 起草 / 猜测数）/ T(1)"), "({draft} ms / {guessed}) / {one} ms", written("× T(1)"),
+        draft=sum(one.part("draft") for one in books.with_draft) * 1e3, guessed=books.drafted, one=_milliseconds(books.one),
+    )  # fmt: skip
+    found.append(Row("time", "draft_cost", Quantity(books.draft_cost, "× T(1)", "derived", cost, formula)))
     return found
 
 
-def _speed(books: Ledger) -> list[Row]:
-    gains = books.gains
-    won, lost = sum(gain.won for gain in gains if gain.won > 0), sum(gain.won for gain in gains if gain.won < 0)
-    k = "–" if books.mean_k is None else f"{books.mean_k:.2f}"
-    with_draft, every = len(books.with_draft), len(books.rounds)
-    with_verify = "(1 − α^(k+1)) / ((1 − α)(kc + T_verify(k) / T(1)))"
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
 
-    def row(name: str, value: float | None, unit: str, how: Any, label: Text, formula: Text) -> Row:
+
+def _part_time(books: Ledger, part: str) -> Quantity:
+    """Seconds of one part of all rounds, and what share of them that is."""
+    whole = sum(one.seconds for one in books.rounds)
+    seconds = sum(one.part(part) for one in books.rounds) if books.rounds else None
+    share = None
+    if seconds is not None and whole > 0:
+        share = worked(
+            Text("of all rounds", "占全部轮"), "{part} ms / {whole} ms", lambda ratio: f"{ratio:.1%}", Text("{result}", "{result}"),
+            part=seconds * 1e3, whole=whole * 1e3,
+        )  # fmt: skip
+    return Quantity(seconds, "s", "measured", _PART_LABELS[part], share)
+
+
+def _verify_time(books: Ledger, positions: int, seconds: float, calibration: Text) -> Quantity:
+    """Seconds of a forward of so many positions, and how many plain steps that is."""
+    if positions == 1:
+        return Quantity(seconds, "s", "measured", Text("T(1): a forward of one position", "T(1)：一个位置的前向"), calibration)
+    label = Text(f"T_verify({positions - 1}): a forward of {positions} positions", f"T_verify({positions - 1})：{positions} 个位置的前向")
+    if not books.one:
+        return Quantity(seconds, "s", "measured", label, calibration)
+    ratio = worked(
+        Text(f"{calibration.en}; / T(1)", f"{calibration.zh}；/ T(1)"), "{verify} ms / {one} ms", written("×"), Text("{result} ×", "{result} ×"),
+        verify=seconds * 1e3, one=books.one * 1e3,
+    )  # fmt: skip
+    return Quantity(seconds, "s", "measured", label, ratio)
+
+
+def _predictions(books: Ledger) -> tuple[Formula, Formula, Formula]:
+    """Three predictions of the speed-up: verifying at the price of a step, at its own price, and with the rounds that had no guess."""
+    k, alpha, draft = books.mean_k, books.alpha, books.draft_cost
+    verify = interpolated(books.verify, k + 1) / books.one if k is not None and books.one else None
+    certain = alpha is not None and alpha >= 1  # then the sum 1 + α + … + α^k, which is what the fraction stands for, is k + 1
+    bare = "({k} + 1) / ({k} × {draft} + {verify})"
+    full = "(1 − {alpha}^({k} + 1)) / ((1 − {alpha}) × ({k} × {draft} + {verify}))"
+
+    def one(en: str, zh: str, verify: float | None) -> Formula:
+        operands = {"k": k, "draft": draft, "verify": verify} | ({} if certain else {"alpha": alpha})
+        return worked(Text(en, zh), bare if certain else full, written("×"), **operands)
+
+    with_draft, every = len(books.with_draft), len(books.rounds)
+    tokens = expected_tokens(alpha, k) if alpha is not None and k is not None else None
+    fraction = "(k + 1) / (kc + {v})" if certain else "(1 − α^(k+1)) / ((1 − α)(kc + {v}))"
+    measured = fraction.format(v="T_verify(k) / T(1)")
+    return (
+        one(f"{fraction.format(v=1)}, k guesses per draft", f"{fraction.format(v=1)}，每份草稿 k 个猜测", 1),
+        one(measured, measured, verify),
+        worked(
+            Text(
+                f"{with_draft} of {every} rounds as above, the rest one token in T(1)",
+                f"{every} 轮中 {with_draft} 轮如上，其余每轮在 T(1) 内一个词元",
+            ),
+            "({drafts} × {tokens} + {rest}) / ({drafts} × {tokens} / {speed} + {rest})", written("×"),
+            drafts=with_draft, rest=every - with_draft, tokens=tokens, speed=books.with_verify,
+        ),
+    )  # fmt: skip
+
+
+def _speed(books: Ledger) -> list[Row]:
+    textbook, with_verify, with_pauses = _predictions(books)
+
+    def row(name: str, value: float | None, unit: str, how: Any, label: Text, formula: Text | Formula) -> Row:
         return Row("speed", name, Quantity(value, unit, how, label, formula))
 
     return [
         row(
             "speed_up", books.speed_up, "×", "measured", Text("speed-up over the plain lane of this race", "相对本场普通通道的加速"),
-            Text("seconds per token behind the first: plain lane / this lane", "首词元之后每词元秒数：普通通道 / 此通道"),
+            worked(
+                Text("time per token behind the first: plain lane / this lane", "首词元之后每词元时间：普通通道 / 此通道"),
+                "{plain} ms / {own} ms", written("×"), plain=_milliseconds(books.plain_token), own=_milliseconds(books.own_token),
+            ),
         ),
         row(
-            "textbook", books.textbook, "×", "estimated", Text("predicted, verifying as cheap as one step", "预测（验证与一步同价）"),
-            Text(
-                f"(1 − α^(k+1)) / ((1 − α)(kc + 1)), k = {k} guesses per draft",
-                f"(1 − α^(k+1)) / ((1 − α)(kc + 1))，每份草稿 k = {k} 个猜测",
-            ),
+            "textbook", books.textbook, "×", "estimated", Text("predicted, verifying as cheap as one step", "预测（验证与一步同价）"), textbook,
         ),
         row(
             "with_verify", books.with_verify, "×", "estimated", Text("predicted with the measured cost of verifying", "预测（用实测验证代价）"),
-            Text(with_verify, with_verify),
+            with_verify,
         ),
         row(
             "with_pauses", books.with_pauses, "×", "estimated", Text("the same, with the rounds that had no guess", "同上，并计入没有猜测的轮"),
-            Text(
-                f"{with_draft} of {every} rounds as above, the rest one token in T(1)",
-                f"{every} 轮中 {with_draft} 轮如上，其余每轮在 T(1) 内一个词元",
-            ),
+            with_pauses,
         ),
         row(
             "plain_step", books.plain_step, "s", "measured", Text("a step of the plain lane", "普通通道的一步"),
             Text("median, the first step left out", "中位数，不计第一步"),
         ),
+        *_won(books),
+    ]  # fmt: skip
+
+
+def _won(books: Ledger) -> list[Row]:
+    """Time won and lost round by round."""
+    won = [(one, gain) for one, gain in zip(books.rounds, books.gains, strict=False) if gain.won > 0]
+    lost = [(one, gain) for one, gain in zip(books.rounds, books.gains, strict=False) if gain.won < 0]
+    every = list(zip(books.rounds, books.gains, strict=False))
+    step = _milliseconds(books.plain_step)
+
+    def row(name: str, rounds: list[tuple[Round, Gain]], sign: int, label: Text, words: Text) -> Row:
+        value = sign * sum(gain.won for _, gain in rounds) if books.gains else None
+        arithmetic = "{tokens} × {step} ms − {taken} ms" if sign > 0 else "{taken} ms − {tokens} × {step} ms"
+        taken, tokens = 1e3 * sum(one.seconds for one, _ in rounds), sum(gain.tokens for _, gain in rounds)
+        formula = worked(words, arithmetic, written("s", 1e-3), tokens=tokens, step=step, taken=taken) if rounds else words
+        return Row("speed", name, Quantity(value, "s", "derived", label, formula))
+
+    return [
         row(
-            "won", won if gains else None, "s", "derived", Text("won in rounds that were faster", "较快的轮赢得"),
+            "won", won, 1, Text("won in rounds that were faster", "较快的轮赢得"),
             Text("Σ (tokens × plain step − round), where above 0", "Σ（词元数 × 普通一步 − 该轮），仅计大于 0 者"),
         ),
         row(
-            "lost", -lost if gains else None, "s", "derived", Text("lost in rounds that were slower", "较慢的轮损失"),
+            "lost", lost, -1, Text("lost in rounds that were slower", "较慢的轮损失"),
             Text("Σ (round − tokens × plain step), where above 0", "Σ（该轮 − 词元数 × 普通一步），仅计大于 0 者"),
         ),
         row(
-            "gain", gains[-1].total if gains else None, "s", "derived", Text("won less lost", "净赢得"),
-            Text("Σ (tokens × plain step − round)", "Σ（词元数 × 普通一步 − 该轮）"),
+            "gain", every, 1, Text("won less lost", "净赢得"), Text("Σ (tokens × plain step − round)", "Σ（词元数 × 普通一步 − 该轮）"),
         ),
     ]  # fmt: skip
 
@@ -693,9 +760,10 @@ def verdict(books: Ledger) -> Text:
         )
     speed = books.speed_up
     # tokens per forward / speed-up = what a round costs in the plain lane's seconds per token
-    cost = per_forward / speed
-    because = f"{accepted}, {per_forward:.2f} tokens per target forward, and a round took {cost:.2f} times a plain step"
-    because_zh = f"{accepted_zh}，每次目标前向 {per_forward:.2f} 个词元，而一轮耗时为普通一步的 {cost:.2f} 倍"
+    paid = worked(Text("", ""), "{tokens} / {cost}", lambda ratio: f"{ratio:.2f}", tokens=per_forward, cost=per_forward / speed)
+    tokens, cost = paid.shown("tokens"), paid.shown("cost")
+    because = f"{accepted}, {tokens} tokens per target forward, and a round took {cost} times a plain step"
+    because_zh = f"{accepted_zh}，每次目标前向 {tokens} 个词元，而一轮耗时为普通一步的 {cost} 倍"
     if abs(speed - 1) < SAME_SPEED:
         return Text(f"{so_far}It made no difference ({speed:.2f}×): {because}.", f"{so_far_zh}没有差别（{speed:.2f}×）：{because_zh}。")
     if speed > 1:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from playground.errors import Text
+from playground.measures.formula import Formula, worked
+
 #: The largest k that is looked at.
 MOST_K = 12
 
@@ -89,6 +92,18 @@ def curve(factors: Factors, most: int = MOST_K) -> tuple[Point, ...]:
         cost = hit * (k * factors.draft + factors.verifying(k + 1)) + 1 - hit
         points.append(Point(k, tokens, cost, estimated=k > len(factors.acceptance) or k + 1 > known))
     return tuple(points)
+
+
+def speed_formula(factors: Factors, k: int) -> Formula:
+    """The speed-up of k guesses with all that it is made of: `curve` worked out with the numbers as they are shown."""
+    arithmetic = "{tokens} / ({k} × {draft} + {verify})"
+    if factors.hit < 1:
+        arithmetic = "({hit} × {tokens} + 1 − {hit}) / ({hit} × ({k} × {draft} + {verify}) + 1 − {hit})"
+    operands = {"tokens": accepted_length(factors.accept, k), "k": k, "draft": factors.draft, "verify": factors.verifying(k + 1)}
+    if factors.hit < 1:
+        operands["hit"] = factors.hit
+    words = Text(f"k = {k}: speed-up", f"k = {k}：加速")
+    return worked(words, arithmetic, lambda speed: f"{speed:.2f}", Text("{result}×", "{result} 倍"), **operands)
 
 
 def best(points: Sequence[Point]) -> Point:

@@ -10,10 +10,11 @@ from typing import Any
 from playground.errors import BadValue, Text
 from playground.figures import draft_which_k
 from playground.measures import ledger as measured
+from playground.measures.formula import shown
 from playground.measures.kv import model_of
 from playground.measures.ledger import Ledger
 from playground.measures.text import display_name
-from playground.measures.which_k import Factors, accepted_length, best, break_even, curve
+from playground.measures.which_k import Factors, best, break_even, curve, speed_formula
 from playground.trace import Trace
 from playground.ui.packets import rounded
 from playground.ui.views import Answer, lane_of, look_of
@@ -47,6 +48,7 @@ def speculation(trace: Trace, lane: Any) -> Answer:
     about = trace.about.lanes[lane]
     rows = [{"group": row.group, "name": row.name, **row.quantity.to_json()} for row in measured.rows(books)]
     for row in rows:
+        row["shown"] = shown(row["value"], row["unit"])
         row["value"] = rounded(row["value"], 6) if isinstance(row["value"], float) else row["value"]
     return {
         "verdict": measured.verdict(books).to_json(),
@@ -155,13 +157,7 @@ def which_k(trace: Trace, lane: Any, asked: Any, look: Any) -> Answer:
         "best": best(points).k,
         "speed": rounded(best(points).speed_up, 4),
         "even": break_even(points),
-        "hit": rounded(factors.hit, 4),
-        # By k: tokens per round with a draft, draft cost, verify cost, speed-up over all rounds.
-        "points": [
-            [
-                rounded(accepted_length(factors.accept, point.k), 4), rounded(point.k * factors.draft, 4),
-                rounded(factors.verifying(point.k + 1), 4), rounded(point.speed_up, 4),
-            ]
-            for point in points
-        ],
-    }  # fmt: skip
+        # By k: how its speed-up is worked out, and the share of rounds with a guess as it stands there.
+        "sums": [{"text": sum_.text.to_json(), "hit": sum_.shown("hit")} for sum_ in (speed_formula(factors, point.k) for point in points)],
+        "hit": [len(books.with_draft), books.asked] if factors.hit < 1 else None,
+    }
