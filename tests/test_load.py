@@ -103,7 +103,7 @@ def test_acceptance_comes_from_counters_where_replies_dont_tell() -> None:
     record = cell.speculation
     assert record.source == "counters" and (record.steps, record.drafted, record.accepted) == (12, 48, 24)
     assert record.by_position == (12, 12, 0, 0) and record.other_tokens == 0
-    assert value(cell, "acceptance") == 0.5 and "whole server" in cell_numbers(cell)["acceptance"].formula.en  # type: ignore[union-attr]
+    assert value(cell, "acceptance") == 0.5 and "whole server" in cell_numbers(cell)["acceptance"].formula_text.en  # type: ignore[union-attr]
     assert cell.samples and max(sample.running or 0 for sample in cell.samples) >= 1
     assert value(cell, "kv_usage") == 0.25 and value(cell, "prefix_hits") == 0.0
 

@@ -116,7 +116,7 @@ def test_times_follow_the_recording_and_a_chunk_gap_is_no_token_latency(lab: Rec
     assert 1.8766 <= numbers["ttft"].value < 2.4 and 2.5715 <= numbers["e2e"].value < 3.4  # type: ignore[operator]
     assert numbers["tpot"].value == pytest.approx((numbers["e2e"].value - numbers["ttft"].value) / 47)  # type: ignore[operator]
     assert numbers["chunk_gap_p50"].value == pytest.approx(0.068, abs=0.02) and numbers["itl_p50"].value == pytest.approx(0.0137, abs=0.004)
-    assert "amortised" in numbers["itl_p50"].label.en and "tokens in the chunk" in numbers["itl_p50"].formula.en  # type: ignore[union-attr]
+    assert "amortised" in numbers["itl_p50"].label.en and "tokens in the chunk" in numbers["itl_p50"].formula_text.en  # type: ignore[union-attr]
     assert numbers["tokens_per_chunk"].value == pytest.approx(48 / 11)
     assert numbers["server_ttft"].how == "reported" and numbers["server_ttft"].value == pytest.approx(1.63067, rel=1e-4)
     assert numbers["kv_bytes"].value is None and numbers["stop"].value == "length"
@@ -484,7 +484,7 @@ def test_llama_cpp_in_its_documented_shape(monkeypatch: pytest.MonkeyPatch) -> N
     record = speculation_record(trace, 0)
     assert (record.drafted, record.accepted, record.steps, record.histogram) == (4, 1, None, None)
     assert record.acceptance_rate.value == 0.25 and record.mean_acceptance_length.value is None  # steps are not told
-    assert record.tokens_per_forward.value == 1.5 and "tokens − accepted" in record.tokens_per_forward.formula.en  # type: ignore[union-attr]
+    assert record.tokens_per_forward.value == 1.5 and "tokens − accepted" in record.tokens_per_forward.formula_text.en  # type: ignore[union-attr]
     assert ending(trace).detail == "eos"
 
 

@@ -34,7 +34,7 @@ def test_the_difference_of_two_pages_is_the_ledger_of_the_window() -> None:
     assert [rate.value for rate in record.position_rates()] == [0.8, 0.7, 0.6, 0.4]
     assert [rate.value for rate in record.position_rates(conditional=True)] == pytest.approx([0.8, 14 / 16, 12 / 14, 8 / 12])
     assert record.tokens_per_forward.value == pytest.approx(71 / 22)  # below the acceptance length: steps without a draft count
-    assert record.tokens_per_forward.how == "derived" and "iterations" in record.tokens_per_forward.formula.en  # type: ignore[union-attr]
+    assert record.tokens_per_forward.how == "derived" and "iterations" in record.tokens_per_forward.formula_text.en  # type: ignore[union-attr]
 
 
 def test_other_traffic_is_counted_and_spoils_what_it_must() -> None:

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from playground.errors import PlaygroundError, Text
 from playground.measures import How, Quantity
+from playground.measures.formula import Formula
 from playground.measures.percentiles import percentile
 from playground.measures.server_speculation import Counters, SpeculationRecord, between, counters, difference, record_of_request
 from playground.trace import DeviceSampled, SpeculationReported
@@ -564,7 +565,9 @@ def _spread(quantities: Sequence[Quantity], label: Text | None = None) -> Spread
     model = quantities[0] if quantities else Quantity(None, "x", "derived", label or Text("", ""))
     value = statistics.median(known) if known else None
     several = len(known) > 1
-    parts = [part for part in (model.formula, _MEDIAN.filled(count=len(known)) if several else None) if isinstance(part, Text)]
+    # The operands of one repeat don't give the median of several.
+    said = model.formula.words if several and isinstance(model.formula, Formula) else model.formula_text
+    parts = [part for part in (said, _MEDIAN.filled(count=len(known)) if several else None) if part is not None]
     formula = Text(" · ".join(part.en for part in parts), " · ".join(part.zh for part in parts)) if parts else None
     quantity = Quantity(value, model.unit, model.how, model.label, formula)
     return Spread(quantity, min(known) if several else None, max(known) if several else None, len(known))

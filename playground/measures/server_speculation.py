@@ -20,14 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from playground.errors import PlaygroundError, Text
 from playground.measures import Quantity
+from playground.measures.formula import Formula, evaluated, worked, written
 from playground.trace import MetricsRead, ServerReported, SpeculationReported, Trace
 
 _RATE = Text("acceptance rate", "接受率")
 _LENGTH = Text("mean acceptance length", "平均接受长度")
 _PER_FORWARD = Text("tokens per target forward", "每次目标前向的词元数")
 _POSITION = Text("accepted at position {n}", "第 {n} 位的接受率")
-_OF_ALL = Text("accepted here / drafts = {count} / {n}", "此位接受 / 草稿次数 = {count} / {n}")
-_REACHED = Text("accepted here / accepted before = {count} / {n}", "此位接受 / 前一位接受 = {count} / {n}")
+_OF_ALL = Text("accepted here / drafts", "此位接受 / 草稿次数")
+_REACHED = Text("accepted here / accepted before", "此位接受 / 前一位接受")
 #: How the target's forwards are counted.
 _BY_ITERATIONS = Text("Δ engine iterations, prompt included", "Δ 引擎迭代次数，含提示词")
 _BY_ACCEPTED = Text("tokens − accepted", "词元 − 接受")
@@ -35,6 +36,14 @@ _BY_STEPS = Text("steps with a draft + steps without: tokens − steps − accep
 _CUT_OFF = Text(
     "steps with a draft + the first token's: the text ended inside the last draft", "有草稿的步数 + 首词元的一次：文本在最后一个草稿内结束"
 )
+
+_FORWARDS = Text("target forwards", "目标前向次数")
+#: How each of them is worked out of one request's figures.
+_WORKED_FORWARDS = {
+    _BY_ACCEPTED: "{tokens} − {accepted}",
+    _BY_STEPS: "{steps} + ({tokens} − {steps} − {accepted})",
+    _CUT_OFF: "{steps} + 1",
+}
 
 #: Sample names without their prefix (vllm:, llamacpp:) → the field of `Counters` that they add to.
 _COUNTED = {
@@ -166,38 +175,60 @@ class SpeculationRecord:
     @property
     def acceptance_rate(self) -> Quantity:
         rate = self.accepted / self.drafted if self.accepted is not None and self.drafted else None
-        return Quantity(rate, "1", "derived", _RATE, self._of("accepted / drafted", "接受 / 草稿"))
+        formula = self._of("accepted / drafted", "接受 / 草稿", "{accepted} / {drafted}", accepted=self.accepted, drafted=self.drafted)
+        return Quantity(rate, "1", "derived", _RATE, formula)
 
     @property
     def mean_acceptance_length(self) -> Quantity:
         if self.reported_length is not None:
             return Quantity(self.reported_length, "tokens", "reported", _LENGTH, self.fields)
         length = 1 + self.accepted / self.steps if self.accepted is not None and self.steps else None
-        return Quantity(length, "tokens", "derived", _LENGTH, self._of("1 + accepted / steps with a draft", "1 + 接受 / 有草稿的步数"))
+        words = ("1 + accepted / steps with a draft", "1 + 接受 / 有草稿的步数")
+        formula = self._of(*words, "1 + {accepted} / {steps}", accepted=self.accepted, steps=self.steps)
+        return Quantity(length, "tokens", "derived", _LENGTH, formula)
+
+    @property
+    def target_forwards(self) -> Quantity:
+        """How many forwards of the target there were, and by which count."""
+        formula: Text | Formula | None = self.forwards_formula
+        if self.forwards_formula in _WORKED_FORWARDS:
+            counts = {"tokens": self.tokens, "accepted": self.accepted, "steps": self.steps}
+            arithmetic = _WORKED_FORWARDS[self.forwards_formula]
+            found = worked(self.forwards_formula, arithmetic, written("1"), **{name: n for name, n in counts.items() if f"{{{name}}}" in arithmetic})
+            # Of several requests together it needn't come out: each of them may have been cut off.
+            formula = found if found.arithmetic and evaluated(found.arithmetic) == self.forwards else self.forwards_formula
+        return Quantity(self.forwards, "1", "derived", _FORWARDS, formula)
 
     @property
     def tokens_per_forward(self) -> Quantity:
         known = self.tokens / self.forwards if self.tokens is not None and self.forwards else None
         by = self.forwards_formula
-        return Quantity(known, "tokens", "derived", _PER_FORWARD, None if by is None else Text(f"tokens / ({by.en})", f"词元 / ({by.zh})"))
+        formula = None
+        if by is not None:
+            words = Text(f"tokens / ({by.en})", f"词元 / ({by.zh})")
+            formula = worked(words, "{tokens} / {forwards}", written("tokens"), tokens=self.tokens, forwards=self.forwards)
+        return Quantity(known, "tokens", "derived", _PER_FORWARD, formula)
 
     def position_rates(self, conditional: bool = False) -> list[Quantity]:
         """Acceptance by position, of all drafts or of those whose guess before was accepted; unknown where nothing got that far."""
         if self.by_position is None or not self.steps:
             return []
         reached = [self.steps, *self.by_position[:-1]] if conditional else [self.steps] * len(self.by_position)
-        formula = _REACHED if conditional else _OF_ALL
+        words = _REACHED if conditional else _OF_ALL
         return [
-            Quantity(count / n if n else None, "1", "derived", _POSITION.filled(n=i), formula.filled(count=count, n=n))
+            Quantity(
+                count / n if n else None, "1", "derived", _POSITION.filled(n=i), worked(words, "{count} / {n}", written("1"), count=count, n=n)
+            )
             for i, (count, n) in enumerate(zip(self.by_position, reached, strict=True), 1)
-        ]
+        ]  # fmt: skip
 
-    def _of(self, english: str, chinese: str) -> Text:
+    def _of(self, english: str, chinese: str, arithmetic: str, **counts: int | None) -> Formula:
         """A formula with the fields that went into it, and whose they are."""
-        if not self.fields:
-            return Text(english, chinese)
-        whole = Text(", whole server", "，整个服务器") if self.source == "counters" else Text("", "")
-        return Text(f"{english} ({self.fields}{whole.en})", f"{chinese}（{self.fields}{whole.zh}）")
+        words = Text(english, chinese)
+        if self.fields:
+            whole = Text(", whole server", "，整个服务器") if self.source == "counters" else Text("", "")
+            words = Text(f"{english} ({self.fields}{whole.en})", f"{chinese}（{self.fields}{whole.zh}）")
+        return worked(words, arithmetic, written("1"), **counts)
 
 
 def speculation_record(trace: Trace, lane: int) -> SpeculationRecord:

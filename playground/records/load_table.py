@@ -246,8 +246,8 @@ def pasted_markdown(pasted: Pasted) -> str:
 
 
 def how(quantity: Quantity) -> str:
-    formula = quantity.formula.en if isinstance(quantity.formula, Text) else quantity.formula
-    return f"{quantity.how}: {formula}" if formula else quantity.how
+    formula = quantity.formula_text
+    return f"{quantity.how}: {formula.en}" if formula is not None else quantity.how
 
 
 def shown(quantity: Quantity) -> str:

@@ -41,7 +41,6 @@ def lane_speculation(trace: Trace, lane: Any) -> Answer:
 STEPS = Text("steps with a draft", "有草稿的步数")
 DRAFTED = Text("tokens drafted", "草稿词元数")
 ACCEPTED = Text("tokens accepted", "被接受的词元数")
-FORWARDS = Text("target forwards", "目标前向次数")
 
 
 def ledger_rows(record: SpeculationRecord) -> list[tuple[str, Quantity]]:
@@ -52,7 +51,7 @@ def ledger_rows(record: SpeculationRecord) -> list[tuple[str, Quantity]]:
         ("accepted", Quantity(record.accepted, "tokens", "reported", ACCEPTED, record.fields or None)),
         ("acceptance", record.acceptance_rate),
         ("length", record.mean_acceptance_length),
-        ("forwards", Quantity(record.forwards, "1", "derived", FORWARDS, record.forwards_formula)),
+        ("forwards", record.target_forwards),
         ("per_forward", record.tokens_per_forward),
     ]
 
