@@ -83,6 +83,10 @@ function svg(name, attributes = {}, ...children) {
   return node;
 }
 
+/** A score has four significant digits, and a raw sum those from which the scores made of it follow. */
+const size = (number) => (number ? Math.floor(Math.log10(Math.abs(number))) : 0);
+const rawSum = (number) => signed(number, Math.max(3, 4 - size(number)));
+const score = (number) => (Math.abs(number) >= 1e4 ? number.toExponential(3).replaceAll("-", "−").replace("e+", " × 10^") : signed(number, Math.max(0, Math.min(3, 3 - size(number)))));
 const signed = (number, digits = 2) => (number === null || number === undefined ? "–" : number.toFixed(digits).replace("-", "−"));
 
 /** Wide characters take two places. */
@@ -698,7 +702,7 @@ class BeamsPanel {
     this.slider.value = String(value);
     this.slider.style.setProperty("--at", `${(100 * (Math.max(-2, Math.min(3, value)) + 2)) / 5}%`);
     this.number.textContent = signed(value);
-    this.own.textContent = t("beam_penalty_own", { value: signed(this.tables?.own ?? 1, 1) });
+    this.own.textContent = t("beam_penalty_own", { value: signed(this.tables?.own ?? 1) });
     this.own.disabled = this.penalty === null || this.penalty === this.tables?.own;
   }
 
@@ -716,7 +720,7 @@ class BeamsPanel {
     this.drawPenalty();
     const { columns, hypotheses } = tables;
     const row = (one) => el("tr", {},
-      columns.map((column, index) => el("td", { class: `beam-value${one.ranks[index] === 0 ? " first" : ""}` }, el("b", {}, `${one.ranks[index] + 1}. `), signed(one.values[index], 3))),
+      columns.map((column, index) => el("td", { class: `beam-value${one.ranks[index] === 0 ? " first" : ""}` }, el("b", {}, `${one.ranks[index] + 1}. `), (index ? score : rawSum)(one.values[index]))),
       el("td", {}, String(one.length)), el("td", {}, said(one.ended)),
       el("td.beam-hypothesis", {}, el("button.beam-to-node", { type: "button", onclick: () => this.go(one.key) }, one.text)));
     this.table.replaceChildren(...(hypotheses.length ? [
@@ -731,7 +735,7 @@ class BeamsPanel {
     const shown = (measure) => (measure ? quantity(measure.value, measure.unit === "rows" || measure.unit === "×" ? "" : measure.unit).join(" ").trim() : t("beam_no_greedy"));
     this.cost.replaceChildren(
       tableOf([[t("beam_cost_what"), t("beam_cost_beams"), t("beam_cost_greedy"), t("beam_cost_ratio")],
-        ...tables.cost.map((one) => [`${said(one.beams.label)} (${said(one.beams.formula)})`, shown(one.beams), shown(one.greedy), one.ratio ? `×${one.ratio.value.toFixed(2)}` : "–"])]),
+        ...tables.cost.map((one) => [`${said(one.beams.label)} (${said(one.beams.formula)})`, one.divided?.[0] ?? shown(one.beams), one.divided?.[1] ?? shown(one.greedy), one.ratio ? `×${one.ratio.value.toFixed(2)}` : "–"])]),
       el("p.beam-note", {}, said(tables.why)));
     this.variety.replaceChildren(
       el("p.beam-note", {}, said(tables.variety)),

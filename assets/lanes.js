@@ -2,9 +2,19 @@
 
 /** The measures on a card, and the short names they have there; their full names are in the hint. */
 const SHORT_MEASURES = {
-  e2e: "measure_e2e", ttft: "measure_ttft", itl_p50: "measure_itl_p50", itl_p95: "measure_itl_p95", tokens_per_second: "measure_speed",
+  ttft: "measure_ttft", decode: "measure_decode", e2e: "measure_e2e", itl_p50: "measure_itl_p50", itl_p95: "measure_itl_p95", tokens_per_second: "measure_speed",
   tokens: "measure_tokens", kv_bytes: "measure_kv", peak_memory: "measure_peak",
 };
+
+/** Times of a whole lane. They have the digits from which tokens per second follow to the digits shown. */
+const WHOLE_TIMES = ["ttft", "decode", "e2e"];
+
+/** A formula with the measures that it names put in as they are shown; nothing as long as one of them is unknown. */
+function workedOut(arithmetic, known) {
+  const names = [...(arithmetic ?? "").matchAll(/\{(\w+)\}/g)].map(([, name]) => name);
+  if (!names.length || names.some((name) => typeof known[name]?.value !== "number")) return null;
+  return fill(arithmetic, Object.fromEntries(names.map((name) => [name, (WHOLE_TIMES.includes(name) ? wholeTime(known[name].value) : quantity(known[name].value, known[name].unit)).join(" ").trim().replace(/ tokens$/, "")])));
+}
 
 class Lanes {
   constructor(app, root) {
@@ -180,19 +190,20 @@ class LaneCard {
 
   drawNumbers(log) {
     const short = measuresOf(this.app, this.uid);
+    this.known = log?.numbers ?? {};
     const entries = Object.entries(log?.numbers ?? {}).filter(([name, measure]) => typeof measure.value === "number" && name in short);
     for (const [name, measure] of entries) {
       let cell = this.measures.get(name);
       if (!cell) {
         cell = { term: el("dt"), value: el("b"), unit: el("span.unit"), measure };
         cell.group = el("div.measure", { tabindex: "0" }, cell.term, el("dd", {}, cell.value, " ", cell.unit));
-        this.app.popover.explain(cell.group, () => measureHint(cell.measure, this.app.run));
+        this.app.popover.explain(cell.group, () => measureHint(cell.measure, this.app.run, this.known));
         cell.group.style.order = 2 * Object.keys(short).indexOf(name);
         cell.reported = name.startsWith("server_");
         this.measures.set(name, cell);
         this.numbers.append(cell.group);
       }
-      const [value, unit] = quantity(measure.value, measure.unit);
+      const [value, unit] = WHOLE_TIMES.includes(name) ? wholeTime(measure.value) : quantity(measure.value, measure.unit);
       cell.measure = measure;
       for (const [node, text] of [[cell.term, t(short[name])], [cell.value, value], [cell.unit, unit]]) {
         if (node.textContent !== text) node.textContent = text;
@@ -243,9 +254,10 @@ function chipValues(declared, knobs) {
     .join(", ");
 }
 
-function measureHint(measure, run) {
+/** What is known of a measure, its formula worked out with what stands beside it on the card. */
+function measureHint(measure, run, known) {
   const how = TEXTS[`how_${measure.how}`] ? t(`how_${measure.how}`) : measure.how;
-  const formula = said(measure.formula);
+  const formula = [said(measure.formula), workedOut(measure.formula?.arithmetic, known)].filter(Boolean).join(" = ");
   const recorded = run?.recorded ? t("recorded_times", recordedFrom(run.about)) : null;
   return [el("p.hint", {}, el("b", {}, said(measure.label)), ` · ${how}`), ...[formula, recorded].filter(Boolean).map((text) => el("p.hint.muted", {}, text))];
 }

@@ -36,6 +36,12 @@ function quantity(value, unit) {
   return [value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2), unit];
 }
 
+/** A time of a whole lane in four digits: [number, unit]. */
+function wholeTime(seconds) {
+  const [value, unit] = seconds >= 0.9995 ? [seconds, "s"] : [1000 * seconds, "ms"];
+  return [Number(value).toPrecision(4).includes("e") ? value.toFixed(0) : value.toPrecision(4), unit];
+}
+
 function median(values) {
   if (!values.length) return null;
   const sorted = [...values].sort((a, b) => a - b);

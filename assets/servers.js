@@ -118,7 +118,7 @@ Object.assign(TEXTS, {
 
 /** What of a server lane's numbers stands on its card; a chunk gap is no token latency, and has a name of its own. */
 const SERVER_MEASURES = {
-  e2e: "measure_e2e", ttft: "measure_ttft", tpot: "measure_tpot", itl_p50: "measure_token_p50", itl_p95: "measure_token_p95",
+  ttft: "measure_ttft", decode: "measure_decode", e2e: "measure_e2e", tpot: "measure_tpot", itl_p50: "measure_token_p50", itl_p95: "measure_token_p95",
   chunk_gap_p50: "measure_gap_p50", chunk_gap_p95: "measure_gap_p95", tokens_per_chunk: "measure_per_chunk", tokens_per_second: "measure_speed", tokens: "measure_tokens",
   server_queue: "measure_server_queue", server_ttft: "measure_server_ttft", server_prefill: "measure_server_prefill", server_decode: "measure_server_decode",
   server_itl: "measure_server_itl", server_tokens_per_second: "measure_server_speed",

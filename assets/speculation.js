@@ -123,6 +123,14 @@ function roundOf(log, position) {
   return null;
 }
 
+/** p, q and min(1, p/q) in as few digits as give the accept probability that is shown, from p and q as they are shown. */
+function judgement(p, q, accept) {
+  const shown = (value, digits) => (value === null || value === undefined ? "–" : value === 0 || value === 1 ? probability(value) : value < 1e-6 ? value.toExponential(digits - 1) : value.toPrecision(digits));
+  let digits = 2;
+  while (digits < 5 && typeof p === "number" && q > 0 && probability(Math.min(1, shown(p, digits) / shown(q, digits))) !== probability(accept)) digits += 1;
+  return { p: shown(p, digits), q: shown(q, digits), accept: probability(accept) };
+}
+
 /** In a token's window: what the round of its own says of it. */
 function draftFacts(app, token, uid) {
   const log = app.run?.lane(uid);
@@ -130,7 +138,7 @@ function draftFacts(app, token, uid) {
   const round = roundOf(log, token.p);
   const guess = round?.g[token.p - round.p] ?? null;
   const [, name, , q, p, accept, u] = guess ?? [];
-  const values = { guess: name, p: probability(p), q: probability(q), accept: probability(accept), die: u === null || u === undefined ? t("draft_no_die") : t("draft_die", { u: u.toFixed(3) }), count: round?.g.length };
+  const values = { guess: name, ...judgement(p, q, accept), die: u === null || u === undefined ? t("draft_no_die") : t("draft_die", { u: u.toFixed(3) }), count: round?.g.length };
   if (token.o === "plain") values.why = t(token.p === 0 ? "draft_why_first" : `draft_why_${round?.l ?? "none"}`);
   return el("p.draft-told", {}, el("span.token", { "data-origin": token.o }, t(`origin_${token.o}`)), " ", t(`draft_told_${token.o}`, values));
 }
@@ -355,7 +363,10 @@ class SpeculationPanel {
       round.e ? t("draft_round_extra", { token: round.e[1], origin: t(`origin_${round.o}`) }) : t("draft_round_ended"),
       [["draft_bar_draft", 0], ["draft_bar_verify", 1]].map(([key, index]) => `${t(key)} ${milliseconds(round.s[index])}`).join(", "),
     ].filter(Boolean);
-    const rows = round.g.map(([, name, state, q, p, accept, u]) => [name, `${GUESS_SIGNS[state]} ${t(`draft_word_${GUESS_STATES[state]}`)}`, shown(p), shown(q), shown(accept), shown(u)]);
+    const rows = round.g.map(([, name, state, q, p, accept, u]) => {
+      const judged = judgement(p, q, accept);
+      return [name, `${GUESS_SIGNS[state]} ${t(`draft_word_${GUESS_STATES[state]}`)}`, judged.p, judged.q, judged.accept, shown(u)];
+    });
     this.detail.replaceChildren(el("p", {}, el("b", {}, t("draft_round_name", { round: round.r + 1 })), ` · ${facts.join(" · ")}`),
       ...(rows.length ? [tableOf([[t("draft_guess"), t("draft_verdict_word"), "p", "q", t("draft_accept"), "u"], ...rows])] : []));
   }

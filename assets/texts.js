@@ -119,6 +119,7 @@ const TEXTS = {
   token_label: { en: "Token {position}: {text}, probability {p}", zh: "第 {position} 个词元：{text}，概率 {p}" },
 
   measure_e2e: { en: "E2E", zh: "端到端" },
+  measure_decode: { en: "decode", zh: "解码" },
   measure_ttft: { en: "TTFT", zh: "首词元" },
   measure_itl_p50: { en: "ITL p50", zh: "间隔 p50" },
   measure_itl_p95: { en: "ITL p95", zh: "间隔 p95" },

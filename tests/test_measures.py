@@ -66,6 +66,7 @@ def test_a_lane_that_reads_its_prompt_itself_has_a_ttft_of_its_own() -> None:
     numbers = lane_numbers(trace, 0)
     assert numbers["ttft"].value == pytest.approx(0.5 + 0.3 + 0.2)
     assert numbers["e2e"].value == pytest.approx(0.5 + 0.3 + 0.2 + 0.1 + 0.3)
+    assert numbers["decode"].value == pytest.approx(1.4 - 1.0)
     assert numbers["tpot"].value == pytest.approx((1.4 - 1.0) / 2)
     assert numbers["tokens_per_second"].value == pytest.approx(2 / 0.4)
     assert numbers["itl_p50"].value == pytest.approx(0.2)
@@ -80,11 +81,11 @@ def test_a_shared_prompt_belongs_to_the_race_and_to_no_lane() -> None:
         *lane_events([(0.02, 1), (0.1, 1)], lane=1), *lane_events([(0.04, 1), (0.2, 1)], lane=0),
     ]  # fmt: skip
     trace = Trace(about(2), events)
-    for lane, seconds in ((0, 0.24), (1, 0.12)):
+    for lane, seconds in ((0, 0.2), (1, 0.1)):
         numbers = lane_numbers(trace, lane)
         assert numbers["ttft"].value is None
-        assert numbers["e2e"].value == pytest.approx(seconds)
-        assert "not in it" in (numbers["e2e"].formula or "")
+        assert numbers["e2e"].value is None and numbers["decode"].value == pytest.approx(seconds)
+        assert numbers["decode"].formula_text is not None and "not in it" in numbers["decode"].formula_text.en
     ttft = race_meter(events).ttft
     assert ttft is not None and ttft.value == pytest.approx(0.8 + 0.02)
     assert race_meter(events).shared[0].lanes == [0, 1]
@@ -115,8 +116,7 @@ def test_no_token_of_the_first_step_has_an_itl() -> None:
 def test_a_step_without_a_token_adds_its_time_to_the_next_token() -> None:
     meter = lane_meter(Trace(about(), lane_events([(0.1, 1), (0.2, 0), (0.3, 1), (0.7, 0)])), 0)
     assert meter.itl == pytest.approx([0.5])
-    assert meter.seconds_after_first == pytest.approx(0.5)
-    assert meter.e2e_seconds == pytest.approx(1.3)
+    assert meter.decode_seconds == pytest.approx(0.5)  # to the last token: what came behind it brought none
 
 
 def test_one_token_has_no_itl_no_tpot_and_no_speed() -> None:

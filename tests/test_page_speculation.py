@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import Page, expect
 
 from playground import presets
-from playground.trace import Trace
+from playground.trace import DraftJudged, Trace
 from tests.test_page import Opener, address, browser, lane, open_bare, open_page, request, wait_for_parting, without_model
 from tests.test_page_beams import play_to_the_end
 from tests.test_page_opened import open_file
@@ -153,3 +154,38 @@ def test_the_pair_runs_live_on_the_default_model(open_page: Opener) -> None:
     page.locator('[data-knob="drafter"] select').select_option("recorded")
     expect(page.locator('[data-knob="recorded"] textarea')).to_be_visible()
     expect(page.locator('[data-knob="ngram_max"]')).to_have_count(0)
+
+
+def test_an_accept_probability_is_the_quotient_of_the_p_and_q_beside_it(open_bare: Opener, tmp_path: Path) -> None:
+    whole, p, q = draft_trace(), 0.00449, 0.0135  # 0.004 / 0.014 were 0.29
+    events = [(n, replace(e, guesses=tuple(replace(one, p=p, q=q, accept=p / q) for one in e.guesses)) if isinstance(e, DraftJudged) else e)
+              for n, e in whole.events]  # fmt: skip
+    page = open_bare(reduced_motion="reduce")
+    open_drafts(page, tmp_path, Trace(whole.about, events))
+    page.locator(".strip").nth(1).locator('.token[data-origin="resampled"]').first.click()
+    told = page.locator(".popover .draft-told")
+    expect(told).to_contain_text("accept probability")
+    shown = re.search(r"p ([\d.]+), q ([\d.]+), accept probability ([\d.]+\d)", told.inner_text())
+    assert shown is not None and f"{float(shown[1]) / float(shown[2]):.2f}" == shown[3] == "0.33"
+
+
+@pytest.mark.parametrize("recording", ["copying", "classic"])
+def test_the_speed_on_a_card_follows_from_its_tokens_and_its_decode_time(open_bare: Opener, recording: str) -> None:
+    """So does the tooltip, worked out with what the card shows; the prompt was read once, so that no card claims an E2E."""
+    page = open_bare()
+    page.goto(f"{page.url.partition('?')[0]}?run=recording:{recording}")
+    page.wait_for_function(f"window.__playground?.replay?.name === '{recording}'", timeout=60_000)
+    play_to_the_end(page)
+    for card in page.locator(".lane").all():
+        measures = card.locator(".measure:visible")
+        shown = {one.locator("dt").inner_text(): one.locator("dd").inner_text() for one in measures.all()}
+        seconds, unit = shown["decode"].split()
+        assert "E2E" not in shown and "TTFT" not in shown and unit == "s"
+        speed = float(shown["tok/s"])
+        assert abs((float(shown["tokens"]) - 1) / float(seconds) - speed) <= 0.1
+        measures.filter(has_text="tok/s").scroll_into_view_if_needed()
+        page.mouse.move(1, 1)
+        page.wait_for_timeout(300)  # a page that moves closes tooltips
+        measures.filter(has_text="tok/s").hover()
+        hint = page.locator(".popover .hint.muted").first
+        expect(hint).to_have_text(f"(tokens − 1) / decode time = ({shown['tokens']} − 1) / {shown['decode']}")

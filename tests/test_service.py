@@ -176,7 +176,7 @@ def test_numbers_are_described_once_and_then_only_their_values_travel(service: S
                 else:
                     known[lane, name] = {**known[lane, name], "value": given}
     assert known["0", "tokens"]["value"] == 60 and known["0", "tokens"]["unit"] == "tokens"
-    assert known["0", "e2e"]["formula"] and known["0", "stop"]["value"] == "length"
+    assert known["0", "decode"]["formula"] and known["0", "stop"]["value"] == "length"
 
 
 def test_two_visitors_do_not_control_each_other(service: Service) -> None:

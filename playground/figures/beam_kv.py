@@ -6,7 +6,8 @@ from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
 from playground.figures.layout import LEGEND_ROW, SMALL, axis, layout, note, nothing, rounded, size
 from playground.measures.beams import BLOCK, beam_cache, greedy_beside
-from playground.measures.kv import cache_series
+from playground.measures.formula import worked
+from playground.measures.kv import cache_series, model_of
 from playground.trace import BeamsAdvanced, Trace
 
 EMPTY = Text("No beam has filled its KV cache yet.", "还没有束写入 KV 缓存。")
@@ -89,13 +90,18 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
         return EMPTY
     last = points[-1]
     forks, crossed = sum(point.forks for point in points), sum(point.reordered for point in points)
+    model = model_of(trace, lane or 0)
+    paged = worked(
+        Text(f"blocks × {BLOCK} × bytes per token", f"块数 × {BLOCK} × 每词元字节数"), "{blocks} × {block} × {per} B", size,
+        blocks=last.blocks, block=BLOCK, per=model.cache_bytes_per_token if model else None,
+    )  # fmt: skip
     blocks = "–" if last.blocks is None else f"{last.blocks:,}"
     return Text(
         f"After step {last.step + 1}: {last.rows} rows hold {size(last.nbytes)} (measured). {blocks} blocks of {BLOCK} tokens, shared where all "
-        f"tokens up to a block's end are equal, would take {size(last.paged)} (derived: blocks × {BLOCK} × bytes per token). "
+        f"tokens up to a block's end are equal, would take {size(last.paged)} (derived: {paged.text.en}). "
         f"{forks} forks (a row copied because its beam went on in two ways), {crossed} steps in which beams overtook each other.",
         f"第 {last.step + 1} 步之后：{last.rows} 行占 {size(last.nbytes)}（实测）。若前缀相同则共享，"
-        f"{blocks} 个 {BLOCK} 词元的块需要 {size(last.paged)}（推导：块数 × {BLOCK} × 每词元字节数）。"
+        f"{blocks} 个 {BLOCK} 词元的块需要 {size(last.paged)}（推导：{paged.text.zh}）。"
         f"{forks} 次分叉（一个束以多种方式继续，其行被复制），{crossed} 步中束的名次互换。",
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
 from playground.figures.layout import axis, lane_name, lane_style, layout, legend, literal, note, nothing, rounded, size
-from playground.measures.kv import CachePoint, cache_series
+from playground.measures.formula import Formula, worked
+from playground.measures.kv import CachePoint, cache_series, model_of
 from playground.trace import StepTimed, Trace
 
 EMPTY = Text("No lane has filled its KV cache yet.", "还没有通道写入 KV 缓存。")
@@ -63,18 +64,25 @@ def _formulas(trace: Trace, lanes: dict[int, tuple[CachePoint, ...]], look: Look
             Text("✓ the tensors hold exactly this", "✓ 与实际张量一致") if all(agrees) else Text("✗ the tensors differ from it", "✗ 与实际张量不同")
         )
         formula = literal(model.cache_formula or "", 60)
-        result = f"= {model.cache_bytes_per_token:,} {look.say(Text('B per token', 'B/词元'))} · {look.say(verdict)}"
+        result = f"= {model.cache_bytes_per_token:,} {look.say(Text('B per token and row', 'B/词元/行'))} · {look.say(verdict)}"
         # A phone has no room for it on one line, and notes don't wrap.
         told += [literal(model.name, 40), formula, result] if look.narrow else [f"{literal(model.name, 26)} · {formula} {result}"]
     return told
 
 
-def _last(trace: Trace) -> list[tuple[str, int, int, int | None]]:
+_PRODUCT = Text("tokens × rows × bytes per token", "词元数 × 行数 × 每词元字节数")
+
+
+def _last(trace: Trace) -> list[tuple[str, CachePoint, Formula]]:
+    """Every lane's cache after its last step, and how its bytes follow from tokens and rows; a beam search has a row per beam."""
     rows = []
     for number, about in enumerate(trace.about.lanes):
-        series = cache_series(trace, number)
+        series, model = cache_series(trace, number), model_of(trace, number)
         if series:
-            rows.append((about.name, series[-1].tokens, series[-1].nbytes, series[-1].by_formula))
+            last, per_token = series[-1], model.cache_bytes_per_token if model else None
+            result = Text("{result}", "{result}")
+            product = worked(_PRODUCT, "{tokens} × {rows} × {per} B", size, result, tokens=last.tokens, rows=last.rows, per=per_token)
+            rows.append((about.name, last, product))
     return rows
 
 
@@ -83,18 +91,32 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
     rows = _last(trace)
     if not rows:
         return EMPTY
-    en = "; ".join(f"{name}: {tokens} tokens, {size(nbytes)}" for name, tokens, nbytes, _ in rows)
-    zh = "；".join(f"{name}：{tokens} 个词元，{size(nbytes)}" for name, tokens, nbytes, _ in rows)
-    return Text(f"KV cache after the last step. {en}.", f"最后一步之后的 KV 缓存。{zh}。")
+    english, chinese = [], []
+    for name, last, product in rows:
+        if last.agrees and product.gives is not None:
+            english.append(f"{name}: {product.arithmetic} = {product.gives.en}")
+            chinese.append(f"{name}：{product.arithmetic} = {product.gives.zh}")
+        else:
+            english.append(f"{name}: {last.tokens} tokens × {last.rows} rows, {size(last.nbytes)}")
+            chinese.append(f"{name}：{last.tokens} 个词元 × {last.rows} 行，{size(last.nbytes)}")
+    return Text(
+        f"KV cache after the last step, {_PRODUCT.en}. {'; '.join(english)}.",
+        f"最后一步之后的 KV 缓存，{_PRODUCT.zh}。{'；'.join(chinese)}。",
+    )
 
 
 def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
-    """One row per lane: tokens, bytes measured, bytes by formula."""
+    """One row per lane: tokens, rows, bytes measured, bytes by formula."""
     rows = _last(trace)
     if not rows:
         return []
-    head = tuple(look.say(text) for text in (Text("lane", "通道"), Text("tokens", "词元"), Text("measured", "实测"), Text("by formula", "按公式")))
-    return [head, *((name, str(tokens), size(nbytes), size(formula)) for name, tokens, nbytes, formula in rows)]
+    texts = (Text("lane", "通道"), Text("tokens", "词元"), Text("rows", "行数"), Text("measured", "实测"), Text("by formula", "按公式"))
+    told = ((name, str(last.tokens), str(last.rows), size(last.nbytes), _by_formula(last, product)) for name, last, product in rows)
+    return [tuple(look.say(text) for text in texts), *told]
+
+
+def _by_formula(last: CachePoint, product: Formula) -> str:
+    return f"{product.arithmetic} = {size(last.by_formula)}" if product.arithmetic else size(last.by_formula)
 
 
 FIGURE = Figure(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
 from playground.figures.layout import LEGEND_ROW, axis, lane_name, lane_style, layout, legend, note, nothing, origin, rounded, seconds
+from playground.measures.formula import plain
 from playground.measures.latency import LaneMeter, RaceMeter, race_meter
 from playground.trace import StepTimed, Trace
 
@@ -104,20 +105,25 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
     rows = table(trace, lane, position, look)[1:]
     if not rows:
         return NO_TIMES
-    en = "; ".join(f"{name}: median {median}, p95 {high} over {count} tokens" for name, _, median, high, count in rows)
-    zh = "；".join(f"{name}：中位数 {median}，p95 {high}，共 {count} 个词元" for name, _, median, high, count in rows)
+    en = "; ".join(f"{name}: median {median}, p95 {high} over {count} tokens" for name, _, _, median, high, _, count in rows)
+    zh = "；".join(f"{name}：中位数 {median}，p95 {high}，共 {count} 个词元" for name, _, _, median, high, _, count in rows)
     return Text(f"Time per token. {en}.", f"每词元时间。{zh}。")
 
 
 def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> list[Row]:
-    """One row per lane: TTFT (a dash where the race read the prompt), ITL median and p95, tokens."""
-    rows: list[Row] = [
-        (look.say(Text("lane", "通道")), "TTFT", look.say(Text("ITL median", "ITL 中位数")), "ITL p95", look.say(Text("tokens", "词元数")))
-    ]
+    """One row per lane: TTFT (a dash where the race read the prompt), decode time, ITL median and p95, tokens/s, tokens."""
+    texts = (
+        Text("lane", "通道"), Text("TTFT", "TTFT"), Text("decode time", "解码时间"), Text("ITL median", "ITL 中位数"), Text("ITL p95", "ITL p95"),
+        Text("(tokens − 1) / decode time", "(词元数 − 1) / 解码时间"), Text("tokens", "词元数"),
+    )  # fmt: skip
+    rows: list[Row] = [tuple(look.say(text) for text in texts)]
     for number, meter in sorted(race_meter(trace.events).lanes.items()):
         if meter.timed_tokens:
-            times = (meter.ttft_seconds, meter.itl_percentile(50), meter.itl_percentile(95))
-            rows.append((trace.about.lanes[number].name, *map(seconds, times), str(meter.timed_tokens)))
+            itl = (seconds(meter.itl_percentile(50)), seconds(meter.itl_percentile(95)))
+            decode = meter.decode_seconds
+            speed = "–" if not decode else f"{(meter.timed_tokens - 1) / decode:.1f}/s"
+            shown = "–" if decode is None else f"{plain(decode, 4)} s"
+            rows.append((trace.about.lanes[number].name, seconds(meter.ttft_seconds), shown, *itl, speed, str(meter.timed_tokens)))
     return rows if len(rows) > 1 else []
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from playground.errors import Text
 from playground.measures import Quantity
+from playground.measures.formula import worked
 from playground.measures.kv import model_of
 from playground.trace import BeamCandidate, BeamsAdvanced, BeamsRanked, StepTimed, TokenChosen, Trace
 
@@ -434,9 +435,11 @@ def cost(trace: Trace, lane: int) -> tuple[CostRow, ...]:
         known = Quantity(value(beside), unit, how, label, formula) if beside else None  # type: ignore[arg-type]
         ratio = None
         if known is not None and known.value:
-            ratio = Quantity(
-                value(steps) / value(beside), "×", "derived", label, Text("beam lane ÷ greedy lane of the same race", "束搜索通道 ÷ 同场贪心通道")
-            )
+            scale, of = {"s": (1e3, " ms"), "B": (1e-6, " MB")}.get(unit, (1, ""))
+            words = Text("beam lane ÷ greedy lane of the same race", "束搜索通道 ÷ 同场贪心通道")
+            arithmetic = f"{{beams}}{of} / {{greedy}}{of}"
+            formula = worked(words, arithmetic, lambda ratio: f"{ratio:.2f}", beams=scale * value(steps), greedy=scale * value(beside))
+            ratio = Quantity(value(steps) / value(beside), "×", "derived", label, formula)
         found.append(CostRow(name, own, known, ratio))
     return tuple(found)
 

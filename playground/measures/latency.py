@@ -4,13 +4,14 @@ Lanes take turns on one device, so wall time would charge a lane for its neighbo
 time is the sum of its steps' seconds: waiting for other lanes and our recording are left out.
 
 - TTFT: from the start of the lane to its first token: reading the prompt, then the first choice.
+- decode time: from the first token to the last one, n - 1 tokens later.
+- E2E = TTFT + decode time: from the start of the lane to its last token.
 - ITL: the time between two tokens. The first token has none. A step that brings several tokens
   gives each of them the gap divided by their number (amortised, as nobody saw them apart).
-- E2E: from the start of the lane to its last token. TPOT = (E2E - TTFT) / (n - 1).
-- tokens/s = (n - 1) / (E2E - TTFT): the speed of decoding, prompt reading left out; 1 / TPOT.
+- TPOT = decode time / (n - 1), and tokens/s = (n - 1) / decode time: the first token is the prompt's.
 
 Where the prompt was read once for the whole race, that time belongs to no lane: TTFT is then given
-for the race, the lane's is unknown, and the lane's E2E leaves the reading out and says so.
+for the race, and the lane's own TTFT and E2E are unknown. Its decode time is known all the same.
 
 Tokens that a branch forces are no choice of the lane's, but go through the model and the stages one
 by one like any other and take as long: they count in every number, and its formula says so.
@@ -24,12 +25,14 @@ from dataclasses import dataclass, field
 
 from playground.errors import Text
 from playground.measures import Quantity
+from playground.measures.formula import Formula
 from playground.measures.percentiles import percentile
-from playground.measures.server_latency import ServerMeter
+from playground.measures.server_latency import PER_SECOND, PER_TOKEN, ServerMeter
 from playground.trace import ChunkArrived, Event, Finished, LaneEvent, PromptRead, ServerReported, StepTimed, TokenChosen, Trace
 
 _E2E = Text("E2E", "端到端")
 _TTFT = Text("TTFT", "首词元时间")
+_DECODE = Text("decode time", "解码时间")
 _ITL_P50 = Text("ITL median", "词元间隔中位数")
 _ITL_P95 = Text("ITL p95", "词元间隔 p95")
 _TPOT = Text("TPOT", "每词元时间")
@@ -39,11 +42,15 @@ _KV = Text("KV cache", "KV 缓存")
 _PEAK = Text("peak memory of the whole process", "整个进程的峰值内存")
 _STOP = Text("stopped by", "停止原因")
 
-OWN_E2E = "Σ prompt pieces + Σ steps"
-SHARED_E2E = "Σ steps; the prompt was read once for the race and is not in it"
-WITH_FORCED = "; forced tokens are in it: they take the same forward"
-OWN_TTFT = "Σ prompt pieces + first step"
-RACE_TTFT = "Σ pieces of the shared prompt + first step of the lane that stepped first"
+TTFT_AND_DECODE = Formula(Text("TTFT + decode time", "首词元时间 + 解码时间"), "{ttft} + {decode}")
+
+OF_STEPS = Text("first token to last: Σ steps behind the first", "从首词元到末词元：Σ 首步之后的各步")
+NOT_IN_IT = Text("{formula}; the prompt, read once for the race, is not in it", "{formula}；提示词由整场共读一次，不计入")
+OWN_TTFT = Text("Σ prompt pieces + first step", "Σ 提示词分段 + 第一步")
+RACE_TTFT = Text("Σ pieces of the shared prompt + first step of the lane that stepped first", "Σ 共享提示词分段 + 最先走步的通道的第一步")
+MEDIAN_ITL = Text("median of ITL, linear between neighbours", "ITL 的中位数，相邻值间线性插值")
+P95_ITL = Text("95th percentile of ITL, linear between neighbours", "ITL 的第 95 百分位，相邻值间线性插值")
+WITH_FORCED = Text("{formula}; forced tokens are in it: they take the same forward", "{formula}；含指定的词元：它们同样需要一次前向")
 
 STOP_REASONS = {
     "eos": Text("end of sequence", "遇到结束符"),
@@ -67,7 +74,7 @@ class LaneMeter:
     reads_itself: bool = False
     reused: bool = False
     first_step: float | None = None
-    decode_seconds: float = 0.0
+    step_seconds: float = 0.0
     timed_tokens: int = 0
     tokens: int = 0
     forced: bool = False
@@ -99,7 +106,7 @@ class LaneMeter:
 
     def _step(self, step: StepTimed) -> None:
         self.last = step
-        self.decode_seconds += step.seconds
+        self.step_seconds += step.seconds
         # A step may bring no token (beams that have only moved on): its time belongs to the next token.
         self._waiting += step.seconds
         if not step.tokens:
@@ -115,21 +122,21 @@ class LaneMeter:
         self._waiting = 0.0
 
     @property
-    def e2e_seconds(self) -> float | None:
-        """The lane's own seconds so far; with a shared prompt, without its reading."""
-        return None if self.last is None else self.prompt_seconds + self.decode_seconds
-
-    @property
     def ttft_seconds(self) -> float | None:
         """Seconds to the first token, known only to a lane that read its prompt itself."""
         return self.prompt_seconds + self.first_step if self.reads_itself and self.first_step is not None else None
 
     @property
-    def seconds_after_first(self) -> float | None:
-        """E2E - TTFT, the same whoever read the prompt; None until a second token is there."""
+    def decode_seconds(self) -> float | None:
+        """From the first token to the last, whoever read the prompt; None until a second token is there."""
         if self.first_step is None or self.timed_tokens < 2:
             return None
-        return self.decode_seconds - self._waiting - self.first_step
+        return self.step_seconds - self._waiting - self.first_step
+
+    @property
+    def e2e_seconds(self) -> float | None:
+        """From the start of the lane to its last token, known only to a lane that read its prompt itself."""
+        return None if self.ttft_seconds is None else self.ttft_seconds + (self.decode_seconds or 0.0)
 
     def itl_percentile(self, q: float) -> float | None:
         return percentile(self._ordered, q)
@@ -138,27 +145,35 @@ class LaneMeter:
         """The numbers line of a lane, by name, in the order in which it is shown."""
         if self.server is not None:
             return self.server.numbers(self._stop())
-        later, after = self.timed_tokens - 1, self.seconds_after_first
+        later, decode = self.timed_tokens - 1, self.decode_seconds
         last = self.last
-        said = WITH_FORCED if self.forced else ""
-        e2e_formula = (OWN_E2E if self.reads_itself else SHARED_E2E) + said
+        of_steps = OF_STEPS if self.reads_itself else filled(NOT_IN_IT, OF_STEPS)
         return {
-            "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, e2e_formula),
             "ttft": Quantity(self.ttft_seconds, "s", "derived", _TTFT, OWN_TTFT if self.reads_itself else None),
-            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, f"median of ITL, linear between neighbours{said}"),
-            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, f"95th percentile of ITL, linear between neighbours{said}"),
-            "tpot": Quantity(after / later if after is not None else None, "s", "derived", _TPOT, f"(E2E − TTFT) / (n − 1){said}"),
-            "tokens_per_second": Quantity(later / after if after else None, "1/s", "derived", _SPEED, f"(n − 1) / (E2E − TTFT){said}"),
+            "decode": Quantity(decode, "s", "derived", _DECODE, self._said(of_steps)),
+            "e2e": Quantity(self.e2e_seconds, "s", "derived", _E2E, TTFT_AND_DECODE if self.reads_itself else None),
+            "itl_p50": Quantity(self.itl_percentile(50), "s", "derived", _ITL_P50, self._said(MEDIAN_ITL)),
+            "itl_p95": Quantity(self.itl_percentile(95), "s", "derived", _ITL_P95, self._said(P95_ITL)),
+            "tpot": Quantity(decode / later if decode is not None else None, "s", "derived", _TPOT, PER_TOKEN),
+            "tokens_per_second": Quantity(later / decode if decode else None, "1/s", "derived", _SPEED, PER_SECOND),
             "tokens": Quantity(self.tokens, "tokens", "measured", _TOKENS),
             "kv_bytes": Quantity(last.cache_bytes if last else None, "B", "measured", _KV),
             "peak_memory": Quantity(last.peak_memory if last else None, "B", "measured", _PEAK),
             "stop": self._stop(),
         }
 
+    def _said(self, formula: Text) -> Text:
+        return filled(WITH_FORCED, formula) if self.forced else formula
+
     def _stop(self) -> Quantity:
         if self.finished is None:
             return Quantity(None, "", "measured", _STOP)
         return Quantity(self.finished.reason, "", "measured", stop_text(self.finished))
+
+
+def filled(around: Text, formula: Text) -> Text:
+    """A formula with what is to be said of it."""
+    return Text(around.en.format(formula=formula.en), around.zh.format(formula=formula.zh))
 
 
 def stop_text(finished: Finished) -> Text:

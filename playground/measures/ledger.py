@@ -255,7 +255,7 @@ class Ledger:
 
     def _token_seconds(self, lane: int) -> float | None:
         meter = lane_meter(self.trace, lane)
-        after = meter.seconds_after_first
+        after = meter.decode_seconds
         return after / (meter.timed_tokens - 1) if after else None
 
     @property

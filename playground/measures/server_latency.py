@@ -5,7 +5,8 @@
   time per token; it is what `vllm bench serve` calls ITL.
 - amortised token latency: a chunk's gap divided by its tokens, counted once for each of them.
 - E2E: from sending to the last chunk; the usage that follows is no part of it.
-- TPOT = (E2E - TTFT) / (n - 1), n being the server's own count where it gives one, else ours.
+- decode time = E2E - TTFT: from the first chunk to the last.
+- TPOT = decode time / (n - 1), and tokens/s = (n - 1) / decode time, n being the server's own count where it gives one, else ours.
 
 What the server says by itself stands beside that, marked as reported: its clock starts elsewhere.
 """
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from playground.errors import Text
 from playground.measures import Quantity
+from playground.measures.formula import Formula
 from playground.measures.percentiles import percentile
 from playground.trace import ChunkArrived, Event, ServerReported
 
 _E2E = Text("E2E", "端到端")
 _TTFT = Text("TTFT", "首词元时间")
+_DECODE_TIME = Text("decode time", "解码时间")
 _TOKEN_P50 = Text("amortised token latency, median", "摊销词元延迟中位数")
 _TOKEN_P95 = Text("amortised token latency, p95", "摊销词元延迟 p95")
 _GAP_P50 = Text("chunk gap, median", "数据块间隔中位数")
@@ -34,6 +37,11 @@ _TOKENS = Text("tokens", "词元数")
 _KV = Text("KV cache", "KV 缓存")
 _PEAK = Text("peak memory of the whole process", "整个进程的峰值内存")
 
+#: Each names the measures beside it that give it: whoever shows it puts in what is shown of those.
+PER_TOKEN = Formula(Text("decode time / (tokens − 1)", "解码时间 / (词元数 − 1)"), "{decode} / ({tokens} − 1)")
+PER_SECOND = Formula(Text("(tokens − 1) / decode time", "(词元数 − 1) / 解码时间"), "({tokens} − 1) / {decode}")
+
+FIRST_TO_LAST = Text("E2E − TTFT: first chunk to last", "端到端 − 首词元时间：从首块到末块")
 SHARE = Text("chunk gap / tokens in the chunk, once per token", "数据块间隔 / 块内词元数，每词元计一次")
 
 REPORTED_TTFT = {
@@ -94,10 +102,15 @@ class ServerMeter:
         return self.reported.completion_tokens if self.reported is not None and self.reported.completion_tokens is not None else self.tokens
 
     @property
+    def decode(self) -> float | None:
+        """E2E - TTFT: from the first chunk to the last; None until there is one."""
+        return self.e2e - self.ttft if self.e2e is not None and self.ttft is not None else None
+
+    @property
     def tpot(self) -> float | None:
-        """(E2E - TTFT) / (n - 1); None for a single token, or where nobody counts them."""
+        """decode time / (n - 1); None for a single token, or where nobody counts them."""
         count = self.output_tokens
-        return (self.e2e - self.ttft) / (count - 1) if count is not None and count > 1 and self.e2e is not None and self.ttft is not None else None
+        return self.decode / (count - 1) if count is not None and count > 1 and self.decode is not None else None
 
     def numbers(self, stop: Quantity) -> dict[str, Quantity]:
         """The numbers line of a server lane, under the names that local lanes use where they mean the same."""
@@ -107,17 +120,18 @@ class ServerMeter:
         counted = self.chunks and self.tokens is not None
         tpot = self.tpot
         found = {
-            "e2e": Quantity(self.e2e, "s", "measured", _E2E, Text("last chunk − request sent", "末块 − 请求发出")),
             "ttft": Quantity(self.ttft, "s", "measured", _TTFT, Text("first chunk − request sent", "首块 − 请求发出")),
+            "decode": Quantity(self.decode, "s", "derived", _DECODE_TIME, FIRST_TO_LAST),
+            "e2e": Quantity(self.e2e, "s", "measured", _E2E, Text("last chunk − request sent", "末块 − 请求发出")),
             "itl_p50": Quantity(percentile(self.amortised, 50), "s", "derived", _TOKEN_P50, Text(f"median of {SHARE.en}", f"中位数：{SHARE.zh}")),
             "itl_p95": Quantity(percentile(self.amortised, 95), "s", "derived", _TOKEN_P95, Text(f"p95 of {SHARE.en}", f"p95：{SHARE.zh}")),
-            "tpot": Quantity(tpot, "s", "derived", _TPOT, Text(f"(E2E − TTFT) / (n − 1), n = {whose.en}", f"(E2E − TTFT) / (n − 1)，n = {whose.zh}")),
+            "tpot": Quantity(tpot, "s", "derived", _TPOT, replace(PER_TOKEN, words=_by(PER_TOKEN.words, whose))),
             "tokens_per_second": Quantity(
                 1 / tpot if tpot else None,
                 "1/s",
                 "derived",
                 _SPEED,
-                Text(f"(n − 1) / (E2E − TTFT), n = {whose.en}", f"(n − 1) / (E2E − TTFT)，n = {whose.zh}"),
+                replace(PER_SECOND, words=_by(PER_SECOND.words, whose)),
             ),
             "tokens": Quantity(self.output_tokens, "tokens", "reported" if told_by_server else "measured", _TOKENS),
             "chunk_gap_p50": Quantity(percentile(self._ordered_gaps, 50), "s", "measured", _GAP_P50),
@@ -138,3 +152,8 @@ class ServerMeter:
         }
         found |= {name: Quantity(value, unit, "reported", label, reported.source) for name, (value, unit, label) in told.items() if value is not None}
         return {**found, "stop": stop}
+
+
+def _by(formula: Text, whose: Text) -> Text:
+    """A formula, and whose count of tokens it takes."""
+    return Text(f"{formula.en}, tokens: {whose.en}", f"{formula.zh}，词元数：{whose.zh}")

@@ -191,15 +191,18 @@ def requested(result: LoadResult) -> list[str]:
 
 
 def request_cells(request: LoadedRequest) -> list[str]:
-    """A request's numbers as texts, from `prompt` on in `REQUESTED`; what isn't known is "–"."""
+    """A request's numbers as texts, from `prompt` on in `REQUESTED`; what isn't known is "–".
+
+    TTFT and E2E have the digits from which TPOT = (E2E - TTFT) / (tokens - 1) follows.
+    """
     counts = [count for count in request.chunk_tokens if count is not None]
     per_chunk = sum(counts) / len(counts) if counts and len(counts) == len(request.chunk_tokens) else None
     record = request.record
     rate, length = (record.acceptance_rate, record.mean_acceptance_length) if record is not None else (None, None)
     ended = request.ended if request.whole or request.error is None else f"{request.ended}: {request.code}"
     return [
-        str(request.prompt + 1), f"{request.at:.2f}", scaled(request.ttft, 1e3, 1), scaled(percentile(sorted(request.token_latencies), 50), 1e3, 2),
-        scaled(request.tpot, 1e3, 2), scaled(request.e2e, 1, 3), "–" if request.tokens is None else str(request.tokens), scaled(per_chunk, 1, 2),
+        str(request.prompt + 1), f"{request.at:.2f}", scaled(request.ttft, 1e3, 2), scaled(percentile(sorted(request.token_latencies), 50), 1e3, 2),
+        scaled(request.tpot, 1e3, 2), scaled(request.e2e, 1, 5), "–" if request.tokens is None else str(request.tokens), scaled(per_chunk, 1, 2),
         "–" if rate is None else number(rate, 100, 1) + " %", "–" if length is None else number(length, 1, 2), ended,
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from playground.measures import Quantity
+from playground.measures.formula import plain
 from playground.measures.latency import race_meter, stop_text
 from playground.measures.server_speculation import speculation_record
 from playground.measures.text import output_text
@@ -14,7 +15,21 @@ from playground.trace import TokenChosen, Trace
 #: The server's own times, as far as it tells them.
 SERVER_TIMES = ("server_queue", "server_ttft", "server_prefill", "server_decode", "server_itl")
 
-COLUMNS = ("lane", "configuration", "output", "tokens", "E2E s", "TTFT s", "ITL p50 ms", "ITL p95 ms", "tokens/s", "KV MB", "stopped by", "run")
+COLUMNS = (
+    "lane",
+    "configuration",
+    "output",
+    "tokens",
+    "TTFT s",
+    "decode s",
+    "E2E s",
+    "ITL p50 ms",
+    "ITL p95 ms",
+    "tokens/s",
+    "KV MB",
+    "stopped by",
+    "run",
+)
 
 
 def rows(trace: Trace) -> list[list[str]]:
@@ -28,11 +43,11 @@ def rows(trace: Trace) -> list[list[str]]:
         finished = meter.lanes[index].finished
         amortised = " (amortised)" if meter.lanes[index].server is not None else ""
         shared = next((reading.ttft for reading in meter.shared if index in reading.lanes), None)
-        ttft = _number(numbers["ttft"], 1, 3) if shared is None else f"{_number(shared, 1, 3)} (race)"
+        ttft = _whole_time(numbers["ttft"]) if shared is None else f"{_whole_time(shared)} (race)"
         table.append(
             [
                 lane.name, configuration(trace, index), output_text(trace, index), _number(numbers["tokens"], 1, 0),
-                _number(numbers["e2e"], 1, 2) + (" + prompt" if shared else ""), ttft,
+                ttft, _whole_time(numbers["decode"]), _whole_time(numbers["e2e"]),
                 _number(numbers["itl_p50"], 1e3, 1) + amortised, _number(numbers["itl_p95"], 1e3, 1) + amortised,
                 _number(numbers["tokens_per_second"], 1, 1), _number(numbers["kv_bytes"], 1e-6, 2),
                 stop_text(finished).en if finished else "–", "warm" if trace.about.warm else "cold",
@@ -111,6 +126,11 @@ def _cell(text: str) -> str:
 
 def _number(quantity: Quantity, factor: float, digits: int) -> str:
     return "–" if not isinstance(quantity.value, (int, float)) else f"{quantity.value * factor:.{digits}f}"
+
+
+def _whole_time(quantity: Quantity) -> str:
+    """Seconds of a whole lane in four digits: tokens/s follows from them to the digits in which it is written."""
+    return "–" if not isinstance(quantity.value, (int, float)) else plain(float(quantity.value), 4)
 
 
 def _value(value: Any) -> str:

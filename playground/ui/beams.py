@@ -11,6 +11,7 @@ from playground.errors import BadValue, Text
 from playground.figures import get_figure
 from playground.measures import beams as measured
 from playground.measures.beams import BeamTree, Ended, Interval, Key
+from playground.measures.formula import Formula
 from playground.measures.kv import model_of
 from playground.measures.text import TextJoiner, display_name, output_text
 from playground.trace import TokenChosen, TokensNamed, Trace
@@ -92,7 +93,7 @@ def _corrections(trace: Trace, lane: int, tree: BeamTree, penalty: float) -> Ans
         {
             "key": tree.hypotheses[index].key, "text": text, "length": tree.hypotheses[index].length,
             "ended": ENDS[tree.hypotheses[index].ended].to_json(), "sum": rounded(tree.hypotheses[index].score, 6),
-            "values": [rounded(one.values[index], 5) for one in columns], "ranks": [rank[one.name][index] for one in columns],
+            "values": [rounded(one.values[index], 7) for one in columns], "ranks": [rank[one.name][index] for one in columns],
         }
         for index, text in zip(indices, texts, strict=True)
     ]  # fmt: skip
@@ -202,6 +203,8 @@ def _cost(trace: Trace, lane: int) -> list[Answer]:
     return [
         {
             "beams": row.beams.to_json(), "greedy": row.greedy.to_json() if row.greedy else None, "ratio": row.ratio.to_json() if row.ratio else None,
+            # Both as they stand in the ratio's formula: whoever divides them gets the ratio that is shown.
+            "divided": row.ratio.formula.arithmetic.split(" / ") if row.ratio and isinstance(row.ratio.formula, Formula) else None,
         }
         for row in measured.cost(trace, lane)
     ]  # fmt: skip

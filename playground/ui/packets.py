@@ -155,7 +155,7 @@ class Payloads:
         rows = []
         for one in event.guesses:
             row: list[Any] = [
-                one.token, display_name(names.get(one.token)), one.state[0], rounded(one.q, 4), rounded(one.p, 4), rounded(one.accept, 4),
+                one.token, display_name(names.get(one.token)), one.state[0], rounded(one.q, 5), rounded(one.p, 5), rounded(one.accept, 5),
                 rounded(one.u, 4),
             ]  # fmt: skip
             while row[-1] is None:
