@@ -185,30 +185,34 @@ class Focus {
     const key = `${app.run.id}.${lane}`;
     if (this.loopKey !== key) {
       this.loopKey = key;
-      this.lines = strategy.loop.map(([part, line]) => {
-        const cells = { part, ms: el("span.loop-ms"), bar: el("span.loop-bar"), share: el("span.loop-share") };
-        cells.node = el("li.loop-line", {}, el("code", {}, line), cells.ms, el("span.loop-track", { "aria-hidden": "true" }, cells.bar), cells.share);
-        return cells;
-      });
+      // A part that takes several lines has one time, which brackets them.
+      this.lines = [];
+      for (const [part, line] of strategy.loop) {
+        let group = this.lines[this.lines.length - 1];
+        if (group?.part !== part) {
+          group = { part, code: el("span.loop-code"), ms: el("span.loop-ms"), bar: el("span.loop-bar"), share: el("span.loop-share") };
+          group.node = el("li.loop-line", {}, group.code, group.ms, el("span.loop-track", { "aria-hidden": "true" }, group.bar), group.share);
+          this.lines.push(group);
+        }
+        group.code.append(el("code", {}, line));
+      }
+      for (const { code } of this.lines) code.classList.toggle("bracket", code.children.length > 1);
       this.code.replaceChildren(...this.lines.map((line) => line.node));
     }
     this.root.style.setProperty("--lane", app.colourOf(uid));
     this.loopHead.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, about)), el("span.muted", {}, ` · ${said(strategy.label)}`));
-    const { parts, step, recording } = log.medians();
+    const { parts, other, step, recording } = log.loopTimes(this.lines.map((line) => line.part));
     this.shares = [];
     if (step === null) return;
-    const total = PARTS.reduce((sum, part) => sum + parts[part], 0) || 1;
-    const seen = new Set(this.lines.map((line) => line.part));
+    const percent = (share) => `${(100 * share).toFixed(1)} %`;
     for (const line of this.lines) {
-      const seconds = parts[line.part] ?? 0;
-      const share = seconds / total;
-      this.shares.push(share);
-      line.ms.textContent = line.part ? milliseconds(seconds) : "";
-      line.share.textContent = line.part ? `${(100 * share).toFixed(share >= 0.1 ? 0 : 1)} %` : "";
-      line.bar.style.setProperty("--p", String(share));
+      const time = parts[line.part];
+      this.shares.push(time.share);
+      line.ms.textContent = milliseconds(time.median);
+      line.share.textContent = percent(time.share);
+      line.bar.style.setProperty("--p", String(time.share));
     }
-    const other = PARTS.filter((part) => !seen.has(part)).reduce((sum, part) => sum + parts[part], 0);
-    const facts = [[t("loop_step"), milliseconds(step)], [t("loop_other"), milliseconds(other)], [t("loop_recording"), milliseconds(recording ?? 0)]];
+    const facts = [[t("loop_step"), milliseconds(step)], [t("loop_other"), `${milliseconds(other.median)} · ${percent(other.share)}`], [t("loop_recording"), milliseconds(recording ?? 0)]];
     this.loopFoot.replaceChildren(...facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))));
     this.slow.textContent = app.run.state.phase === "running" && !calm() ? t("loop_slow", { ms: milliseconds(step), seconds: "2 s" }) : "";
   }

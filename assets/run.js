@@ -42,11 +42,14 @@ class LaneLog {
     this.chunks.push({ number: this.chunks.length + 1, t, s, gap: last ? s - last.s : null });
   }
 
-  /** Medians of the parts of a step over the lane so far, and of the whole step, in seconds. */
-  medians() {
-    const recent = this.steps.slice(-400);
-    const parts = Object.fromEntries(PARTS.map((part, index) => [part, median(recent.map((step) => step.parts[index])) ?? 0]));
-    return { parts, step: median(recent.map((step) => step.s)), recording: median(recent.map((step) => step.rec)) };
+  /** Over the lane so far: median seconds of a part of a step and its share of all steps' time, as the Latency tab has them, and the rest's. */
+  loopTimes(shown) {
+    const { steps } = this;
+    const whole = steps.reduce((sum, step) => sum + step.s, 0) || 1;
+    const of = (step, names) => names.reduce((sum, name) => sum + step.parts[PARTS.indexOf(name)], 0);
+    const time = (names) => ({ median: median(steps.map((step) => of(step, names))) ?? 0, share: steps.reduce((sum, step) => sum + of(step, names), 0) / whole });
+    const parts = Object.fromEntries(shown.map((name) => [name, time([name])]));
+    return { parts, other: time(PARTS.filter((name) => !shown.includes(name))), step: median(steps.map((step) => step.s)), recording: median(steps.map((step) => step.rec)) };
   }
 }
 

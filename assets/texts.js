@@ -175,7 +175,7 @@ const TEXTS = {
   look_up_result: { en: "{text} #{id}: {raw} in the model (rank {rank}) → {final}", zh: "{text} #{id}：模型给 {raw}（排名 {rank}）→ {final}" },
   look_up_final: { en: "{p} after the stages (rank {rank})", zh: "各阶段之后 {p}（排名 {rank}）" },
   as_table: { en: "Show as a table", zh: "以表格显示" },
-  loop_help: { en: "One decode step as the code that it is. Milliseconds are the median of this lane so far.", zh: "一个解码步骤就是这段代码。毫秒数为本通道目前的中位数。" },
+  loop_help: { en: "One decode step as the code that it is. Milliseconds: the median per step of this lane so far. Percent: the part’s share of the time of all its steps, as under Latency.", zh: "一个解码步骤就是这段代码。毫秒数为本通道目前每步的中位数；百分比为该部分占全部步总时间的比例，与“延迟”中的相同。" },
   loop_slow: { en: "lit in slow motion: one step of {ms} takes {seconds} here", zh: "慢动作点亮：{ms} 的一步在此播放 {seconds}" },
   loop_other: { en: "everything else", zh: "其余" },
   loop_recording: { en: "recording (ours, not counted)", zh: "记录（我们的开销，不计入）" },

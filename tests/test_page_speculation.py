@@ -13,6 +13,9 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import Page, expect
 
 from playground import presets
+from playground.engine.strategies import strategies
+from playground.measures.parts import lane_parts
+from playground.records import recordings
 from playground.trace import DraftJudged, Trace
 from tests.test_page import Opener, address, browser, lane, open_bare, open_page, request, wait_for_parting, without_model
 from tests.test_page_beams import play_to_the_end
@@ -189,3 +192,24 @@ def test_the_speed_on_a_card_follows_from_its_tokens_and_its_decode_time(open_ba
         measures.filter(has_text="tok/s").hover()
         hint = page.locator(".popover .hint.muted").first
         expect(hint).to_have_text(f"(tokens − 1) / decode time = ({shown['tokens']} − 1) / {shown['decode']}")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_loop_gives_each_part_once_with_the_share_that_latency_gives_and_cuts_no_code(open_bare: Opener, width: int) -> None:
+    page = open_bare(reduced_motion="reduce", viewport={"width": width, "height": 900})
+    wait_for_parting(page)
+    play_to_the_end(page)
+    trace = recordings.load("classic")
+    for number in (0, 1):
+        if width > 700:
+            page.locator(".lane").nth(number).click(position={"x": 120, "y": 6})
+        else:
+            page.locator(".lane-tab").nth(number).click()
+        page.locator("#playground-tab-loop").click()
+        expect(page.locator("#playground-panel-loop .where")).to_contain_text(trace.about.lanes[number].name)
+        parts = {part.name: f"{part.share.value:.1%}" for part in lane_parts(trace, number)}
+        names = list(dict.fromkeys(part for part, _ in strategies.get(trace.about.lanes[number].strategy).loop))
+        shown = [text.replace(" ", "") for text in page.locator(".loop-share").all_inner_texts()]
+        assert shown == [parts[name] for name in names]
+        for code in page.locator(".loop-line code").all():
+            assert code.evaluate("(node) => node.scrollWidth <= node.clientWidth + 1 && getComputedStyle(node).textOverflow === 'clip'")

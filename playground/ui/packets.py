@@ -105,7 +105,7 @@ class Payloads:
         if isinstance(event, StepTimed):
             parts = [event.parts.get(name, 0.0) for name in PARTS]
             return "step", {
-                "n": event.step, "tokens": event.tokens, "s": rounded(event.seconds, 4), "parts": [rounded(part, 3) for part in parts],
+                "n": event.step, "tokens": event.tokens, "s": rounded(event.seconds, 4), "parts": [rounded(part, 4) for part in parts],
                 "rec": rounded(event.recording, 3), "ls": rounded(event.lane_seconds, 6), "kv": event.cache_bytes, "len": event.cache_length,
                 "mem": event.peak_memory, "at": rounded(event.at),
             }  # fmt: skip
