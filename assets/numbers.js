@@ -2,7 +2,7 @@
 
 function probability(p) {
   if (p === null || p === undefined) return "–";
-  if (p >= 0.995 && p < 1) return "> 0.99";
+  if (p >= 0.995 && p < 1 - 1e-6) return "> 0.99"; // nearer to 1 than float32 can tell is 1
   if (p >= 0.001) return p.toFixed(p >= 0.1 ? 2 : 3);
   return p === 0 ? "0" : p.toExponential(0).replace("e-", "e−");
 }

@@ -5,7 +5,7 @@ Object.assign(TEXTS, {
   colour_origin: { en: "Origin", zh: "来源" },
   colour_help_origin: { en: "where a token of a speculative lane comes from; other lanes have no colour", zh: "投机解码通道中词元的来源；其他通道不着色" },
   origin_accepted: { en: "accepted draft", zh: "被接受的草稿" },
-  origin_resampled: { en: "resampled after a rejection", zh: "拒绝后重新抽取" },
+  origin_resampled: { en: "own choice after a rejection", zh: "拒绝后自行选择" },
   origin_bonus: { en: "bonus", zh: "奖励词元" },
   origin_plain: { en: "plain, no draft", zh: "普通（无草稿）" },
   draft_word_accepted: { en: "accepted", zh: "接受" },
@@ -35,6 +35,7 @@ Object.assign(TEXTS, {
   draft_source_earlier_run: { en: "found in an earlier run by {count} tokens", zh: "在先前的运行中以 {count} 个词元匹配" },
   draft_source_recorded: { en: "from the recorded answer", zh: "来自已有答案" },
   draft_head: { en: "{rounds} rounds · {accepted} of {drafted} guesses accepted", zh: "{rounds} 轮 · {drafted} 个猜测中接受 {accepted} 个" },
+  draft_head_one: { en: "1 round · {accepted} of {drafted} guesses accepted", zh: "1 轮 · {drafted} 个猜测中接受 {accepted} 个" },
   draft_rounds: { en: "Round by round", zh: "逐轮查看" },
   draft_rounds_label: { en: "Rounds of {name}. Arrow keys walk; Enter selects the round's tokens.", zh: "{name} 的各轮。方向键移动；回车选中该轮的词元。" },
   draft_round_label: { en: "Round {round}: {guesses}. {extra}. {ms}.", zh: "第 {round} 轮：{guesses}。{extra}。{ms}。" },
@@ -72,6 +73,9 @@ Object.assign(TEXTS, {
   draft_test_help: { en: "χ² over the pairs of second and third token, rare pairs pooled, seeds all different.", zh: "对第二、第三个词元组成的对做 χ² 检验，罕见的对合并，种子各不相同。" },
   draft_round_name: { en: "Round {round}", zh: "第 {round} 轮" },
   draft_unit_rounds: { en: "rounds", zh: "轮" },
+  draft_unit_token: { en: "token", zh: "词元" },
+  draft_unit_tokens: { en: "tokens", zh: "词元" },
+  draft_unit_round: { en: "round", zh: "轮" },
   draft_ledger: { en: "The ledger", zh: "账本" },
   draft_ledger_what: { en: "what", zh: "项目" },
   draft_ledger_value: { en: "value", zh: "数值" },
@@ -340,7 +344,7 @@ class SpeculationPanel {
     const text = `${values.rounds}.${values.drafted}.${uid}.${language}.${app.laneName(uid)}`;
     if (this.told === text) return;
     this.told = text;
-    this.head.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, app.run.about?.lanes[this.lane])), el("span.muted", {}, ` · ${t("draft_head", values)}`));
+    this.head.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid, app.run.about?.lanes[this.lane])), el("span.muted", {}, ` · ${t(values.rounds === 1 ? "draft_head_one" : "draft_head", values)}`));
     for (const button of this.pairs.querySelectorAll("button")) button.disabled = !app.whole || app.live;
   }
 

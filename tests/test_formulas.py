@@ -147,6 +147,15 @@ def test_the_speed_up_of_every_k_follows_from_all_of_its_factors() -> None:
     assert checked > 200
 
 
+def test_one_is_no_plural_and_nothing_is_resampled_where_nothing_is_drawn() -> None:
+    trace = recordings.load("copying")
+    told = speculation_page.speculation(trace, 1)["rows"]
+    assert ["1", "round"] in [list(row["shown"]) for row in told] and not any(row["shown"][0] == "1" and row["shown"][1] == "rounds" for row in told)
+    assert not any("resampled" in row["label"]["en"] or "抽取" in row["label"]["zh"] for row in told)
+    one = draft_trace(draft_events((((ACCEPTED, ACCEPTED, REJECTED), "resampled", None),)))
+    assert "1 draft," in figures()["draft_positions"].describe(one, 1, None, Look()).en  # type: ignore[misc]
+
+
 def test_the_verdict_on_a_lane_divides() -> None:
     found = 0
     for trace, lane in speculating():

@@ -60,9 +60,10 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
     if not positions:
         return EMPTY
     first, last = positions[0], positions[-1]
+    drafts = "1 draft" if first.drafts == 1 else f"{first.drafts} drafts"
     return Text(
-        f"Guess 1 was accepted in {first.accepted} of {first.drafts} drafts, guess {last.position + 1} in {last.accepted}. "
-        f"Of the {last.judged} drafts in which guess {last.position + 1} was judged at all, all before it had been accepted.",
+        f"Guess 1 was accepted in {first.accepted} of {drafts}, guess {last.position + 1} in {last.accepted}. "
+        f"Guess {last.position + 1} was judged at all in {last.judged}: only where all before it had been accepted.",
         f"第 1 个猜测在 {first.drafts} 份草稿中被接受 {first.accepted} 次，第 {last.position + 1} 个被接受 {last.accepted} 次。"
         f"第 {last.position + 1} 个猜测只在 {last.judged} 份草稿中被判定：此前的都已被接受。",
     )

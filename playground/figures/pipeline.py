@@ -169,7 +169,7 @@ def _effect(before: Distribution, after: Distribution) -> float:
 
 def _model_title(view: StepView) -> Text:
     if view.scale == "raw_log_probability" and view.alive is not None:
-        return Text("model, log-softmax", "模型，log-softmax")
+        return Text("model, softmax", "模型，softmax")  # the scores are its logarithms, the bars are probabilities
     if view.scale == "raw_log_probability":
         return Text("model, by the server (raw: before temperature)", "模型（服务器给出的原始值：温度之前）")
     if view.scale == "processed_log_probability":

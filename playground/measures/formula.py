@@ -125,6 +125,8 @@ def shown(value: float | int | None, unit: str) -> tuple[str, str]:
     sign, size = ("−" if value < 0 else ""), abs(value)
     if unit == "1":
         return (f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"), ""
+    if value == 1 and unit in ("tokens", "rounds"):
+        return "1", unit.removesuffix("s")
     if unit == "tokens":
         return (f"{value:.0f}" if float(value).is_integer() else f"{value:.2f}"), unit
     if " " in unit:

@@ -484,8 +484,8 @@ def _counts(books: Ledger) -> list[Row]:
         count(
             "resampled",
             books.origins["resampled"],
-            "resampled after a rejection",
-            "拒绝后重新抽取",
+            "own choice after a rejection",
+            "拒绝后自行选择",
             Text(f"of {books.tokens} written by rounds", f"各轮共写出 {books.tokens} 个"),
         ),
         count(
