@@ -204,6 +204,8 @@ class LoadedModel:
     vocabulary: TokenizerVocabulary
     revision: str
     dtype: torch.dtype
+    #: The format in which the file holds the weights; None where no file tells.
+    weights: str | None
     device: torch.device
     #: The model's own defaults for generation, by knob name: only what its generation_config.json sets.
     generation_config: dict[str, Any]

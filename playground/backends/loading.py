@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from playground.backends import conversion, embedded, hub
+from playground.backends import conversion, embedded, hub, number_format
 from playground.backends.catalog import CatalogEntry, LoadedModel
 from playground.backends.cpu_linear import split_linears
 from playground.backends.progress import Progress, Report
@@ -119,6 +119,7 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
         vocabulary=vocabulary,
         revision=revision,
         dtype=dtype,
+        weights=number_format.of_folder(folder) if gguf is None else number_format.of_gguf(folder / gguf),
         device=device,
         generation_config={name: defaults[name] for name in INHERITED if defaults.get(name) is not None},
         eos_ids=_end_ids(defaults, model.config, tokenizer),

@@ -329,6 +329,7 @@ def model_about(loaded: LoadedModel) -> ModelAbout:
         context=getattr(config, "max_position_embeddings", None),
         cache_bytes_per_token=per_token,
         cache_formula=formula,
+        weights=loaded.weights,
     )
 
 
