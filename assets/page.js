@@ -760,7 +760,9 @@ class Page {
     if (!models) return;
     const id = this.request.model ?? models.default;
     const entry = models.entries.find((one) => one.id === id);
-    const parts = [languagesOf(entry), models.device?.toUpperCase(), models.dtype].filter(Boolean);
+    // Of a model that isn't loaded only the arithmetic is known.
+    const numbers = entry?.format ? said(entry.format) : models.dtype && t("computed_in", { dtype: models.dtype });
+    const parts = [languagesOf(entry), models.device?.toUpperCase(), numbers].filter(Boolean);
     ref.model.replaceChildren(el("b", {}, entry?.name ?? id), el("span.muted", {}, ` · ${parts.join(" · ")}`));
     const classic = models.entries.find((one) => one.id === CLASSIC_MODEL);
     ref.classicModel.hidden = !classic?.reachable || id === CLASSIC_MODEL;

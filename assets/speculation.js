@@ -401,7 +401,7 @@ class SpeculationPanel {
     const body = [];
     const group = (text) => body.push(el("tr.draft-group", {}, el("th", { colspan: "4", scope: "colgroup" }, text)));
     group(t("draft_identity"));
-    for (const [label, value] of tables.identity) body.push(el("tr", {}, el("th", { scope: "row" }, said(label)), el("td.draft-identity", { colspan: "3" }, value)));
+    for (const [label, value] of tables.identity) body.push(el("tr", {}, el("th", { scope: "row" }, said(label)), el("td.draft-identity", { colspan: "3" }, typeof value === "string" ? value : said(value))));
     for (const [name, label] of Object.entries(tables.groups)) {
       group(said(label));
       for (const row of tables.rows.filter((one) => one.group === name)) {

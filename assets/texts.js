@@ -41,6 +41,7 @@ const TEXTS = {
   target: { en: "target", zh: "目标" },
   draft: { en: "draft", zh: "草稿" },
   device: { en: "Device", zh: "设备" },
+  computed_in: { en: "computed in {dtype}", zh: "以 {dtype} 计算" },
   dtype: { en: "Number format", zh: "数值格式" },
   state_absent: { en: "The model is not here yet.", zh: "模型尚未就绪。" },
   state_downloading: { en: "Downloading the model.", zh: "正在下载模型。" },

@@ -442,6 +442,16 @@ Event = Annotated[
 LaneEvent = tuple[int | None, Event]
 
 
+def number_format(weights: str | None, dtype: str | None) -> Text | None:
+    """How a model's numbers are named wherever the model is: those of its file, and those that it computes with."""
+    if dtype is None:
+        return None if weights is None else Text(weights, weights)
+    if weights == dtype:
+        return Text(dtype, dtype)
+    computed = Text("computed in {dtype}", "以 {dtype} 计算").filled(dtype=dtype)
+    return computed if weights is None else Text(f"{weights}, {computed.en}", f"{weights}，{computed.zh}")
+
+
 @_plain
 @dataclass(frozen=True)
 class ModelAbout:
@@ -459,6 +469,13 @@ class ModelAbout:
     context: int | None
     cache_bytes_per_token: int | None
     cache_formula: str | None
+    #: The number format of the weights in their file ("Q4_1"); `dtype` is what they were computed in.
+    weights: str | None = None
+
+    @property
+    def number_format(self) -> Text | None:
+        """The number format of the weights and, if it is another one, of the arithmetic; None where neither is known."""
+        return number_format(self.weights, self.dtype)
 
 
 @_plain

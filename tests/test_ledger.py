@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from playground.errors import Text
 from playground.measures.ledger import Difference, Ledger, first_difference, identity, ledger, plain_lane, refusal, rows, verdict
 from playground.measures.which_k import (
     Factors,
@@ -217,7 +218,9 @@ def test_a_lookup_holds_nothing_of_its_own_and_a_draft_model_does(books: Ledger)
     events = [(lane, replace(event, draft_bytes=77) if event.kind == "draft_judged" else event) for lane, event in trace.events]
     found = {row.name: row.quantity.value for row in rows(ledger(Trace(about, events), 1)) if row.group == "resources"}
     assert found == {"extra_weights": 123, "extra_cache": 77}
-    assert dict((label.en, value) for label, value in identity(ledger(Trace(about, events), 1)))["draft model"] == "toy · float32 · cpu"
+    assert dict((label.en, value) for label, value in identity(ledger(Trace(about, events), 1)))["draft model"] == Text(
+        "toy · computed in float32 · cpu", "toy · 以 float32 计算 · cpu"
+    )
 
 
 def test_who_read_the_prompt() -> None:

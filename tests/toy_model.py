@@ -29,11 +29,16 @@ class ToyModel:
         self.weights: object = self.table
         self.vocabulary_size, self.context, self.device = size, None, torch.device("cpu")
         self.layers, self.can_roll_back = 1, True
+        self.reads_in_pieces = self.can_exit_early = True
         self._rows = rows if rows is not None else []
 
     @property
     def length(self) -> int:
         return len(self._rows[0]) if self._rows else 0
+
+    @property
+    def cache_length(self) -> int:
+        return self.length
 
     @property
     def rows(self) -> int:

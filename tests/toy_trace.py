@@ -26,10 +26,15 @@ class WideModel:
         self.vocabulary_size, self.spread, self.seed, self.half = size, spread, seed, half
         self.context, self.device, self.tokens = None, torch.device("cpu"), list(tokens)
         self.weights: object = (size, spread, seed)
+        self.reads_in_pieces = True
 
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    @property
+    def cache_length(self) -> int:
+        return self.length
 
     @property
     def rows(self) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from playground.backends.cpu_linear import SplitLinears
+    from playground.backends.reading import Reading
     from playground.backends.vocabulary import TokenizerVocabulary
 
 
@@ -203,11 +204,15 @@ class LoadedModel:
     vocabulary: TokenizerVocabulary
     revision: str
     dtype: torch.dtype
+    #: The format in which the file holds the weights; None where no file tells.
+    weights: str | None
     device: torch.device
     #: The model's own defaults for generation, by knob name: only what its generation_config.json sets.
     generation_config: dict[str, Any]
     eos_ids: tuple[int, ...]
     context: int | None
+    #: Whether the prompt may be read in pieces, and whether the model has a KV cache that can be used.
+    reading: Reading = "in_pieces"
     #: How a CPU model's weights are read by all cores at once, where that is faster here.
     linears: SplitLinears | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from tokenizers import pre_tokenizers
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 from transformers.utils import logging
+
+from playground.backends import number_format
 
 
 def silence() -> None:
@@ -43,3 +46,4 @@ def convert_default_model(gguf: Path, made: Path) -> None:
     model = read_gguf_model(gguf.parent, gguf.name, torch.float32)
     model.save_pretrained(made)
     tokenizer.save_pretrained(made)
+    (made / number_format.BEFORE_CONVERSION).write_text(json.dumps(number_format.of_gguf(gguf)), "utf-8")

@@ -43,7 +43,7 @@ HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 #: Raised when what is written changes, so that an older folder is not taken for a newer one.
-LAYOUT = 1
+LAYOUT = 2
 
 MANIFEST = "manifest.json"
 

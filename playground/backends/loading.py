@@ -12,10 +12,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from playground.backends import conversion, embedded, hub
+from playground.backends import conversion, embedded, hub, number_format
 from playground.backends.catalog import CatalogEntry, LoadedModel
 from playground.backends.cpu_linear import split_linears
 from playground.backends.progress import Progress, Report
+from playground.backends.reading import reading_of
 from playground.backends.vocabulary import TokenizerVocabulary
 from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
 
@@ -95,6 +96,7 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
                 raise _too_large(entry, _count_parameters(config), device, dtype)
             model = conversion.read_gguf_model(folder, gguf, dtype).to(device)
             tokenizer = conversion.read_gguf_tokenizer(folder, gguf)
+        reading = reading_of(model.eval().requires_grad_(False), entry.name)
     except PlaygroundError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -107,7 +109,6 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
             Text("{model} can't be read: {reason}", "无法读取 {model}：{reason}"),
             model=entry.name, reason=_first_line(error),
         ) from error  # fmt: skip
-    model.eval().requires_grad_(False)
     defaults = _json(folder / "generation_config.json") if gguf is None else {}
     vocabulary = TokenizerVocabulary(tokenizer, size=int(model.get_output_embeddings().weight.shape[0]))
     return LoadedModel(
@@ -118,10 +119,12 @@ def load(entry: CatalogEntry, device: torch.device, dtype: torch.dtype, report: 
         vocabulary=vocabulary,
         revision=revision,
         dtype=dtype,
+        weights=number_format.of_folder(folder) if gguf is None else number_format.of_gguf(folder / gguf),
         device=device,
         generation_config={name: defaults[name] for name in INHERITED if defaults.get(name) is not None},
         eos_ids=_end_ids(defaults, model.config, tokenizer),
         context=getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None),
+        reading=reading,
         linears=split_linears(model) if device.type == "cpu" else None,
     )
 

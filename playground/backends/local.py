@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -18,19 +16,17 @@ from weakref import WeakSet
 import psutil
 import torch
 import transformers
-from torch import Tensor
-from transformers.cache_utils import DynamicLayer
 
 import playground
 from playground.backends.catalog import LoadedModel, Rendered, render
-from playground.backends.cores import threads
-from playground.backends.cpu_linear import SplitLinears
 from playground.backends.drafting import earlier_runs, load_draft, remember
 from playground.backends.growing_cache import GrowingLayer, growing_cache
+from playground.backends.language_model import TransformersModel, WholeTextModel
 from playground.backends.loading import free_memory
 from playground.engine.clock import Clock
 from playground.engine.dice import Dice
 from playground.engine.knobs import values_of
+from playground.engine.model import LanguageModel
 from playground.engine.race import Race, Runner
 from playground.engine.record import distribution_numbers
 from playground.engine.stages import Context
@@ -53,121 +49,13 @@ from playground.trace import (
     TokensNamed,
 )
 
-#: What transformers' decoder-only models call the norm before the head, and the list of their layers.
-FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
-LAYER_LISTS = ("layers", "h", "blocks")
+WITHOUT_CACHE = Text(
+    "{model} ({kind}) has no KV cache that can be used here: every forward reads the whole text. That is slower; the scores are the same.",
+    "{model}（{kind}）没有可在此使用的 KV 缓存：每次前向都重读全文。速度较慢，分数相同。",
+)
 
 #: What a growing KV cache takes at most, as a multiple of what it holds.
 ROOM_TO_GROW = 1.5
-
-
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
-
-
-class TransformersModel:
-    """One lane's view of a loaded transformers model: shared weights, its own KV cache."""
-
-    def __init__(self, weights: Any, linears: SplitLinears | None = None, cache: Any = None) -> None:
-        self.weights = weights
-        self.linears = linears
-        self.config = weights.config.get_text_config(decoder=True)
-        self.device = weights.get_input_embeddings().weight.device
-        self.vocabulary_size = int(weights.get_output_embeddings().weight.shape[0])
-        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
-        self.layers = int(self.config.num_hidden_layers)
-        self.cache = cache if cache is not None else growing_cache(weights.config)
-
-    @property
-    def length(self) -> int:
-        return int(self.cache.get_seq_length())
-
-    @property
-    def rows(self) -> int:
-        tensor = next(self._held(), None)
-        return 1 if tensor is None else int(tensor.shape[0])
-
-    @property
-    def cache_bytes(self) -> int:
-        """What the tokens take; a growing layer's spare room behind them is not counted."""
-        return sum(tensor.nbytes for tensor in self._held())
-
-    @property
-    def can_roll_back(self) -> bool:
-        return all(getattr(layer, "is_croppable", False) and not getattr(layer, "is_sliding", False) for layer in self.cache.layers)
-
-    def _held(self) -> Iterator[Tensor]:
-        """The tensors of the cache: keys and values, or whatever else a layer keeps (recurrent states)."""
-        for layer in self.cache.layers:
-            values = [layer.keys, layer.values] if isinstance(layer, DynamicLayer) else _flat(vars(layer).values())
-            yield from (value for value in values if isinstance(value, Tensor) and value.numel())
-
-    def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
-        if self.device.type == "cpu":
-            threads().adapt()
-        # A few tokens at a time are bound by reading the weights; more of them are an ordinary matrix product.
-        spread = self.linears.active() if self.linears is not None and tokens.numel() <= self.linears.rows else nullcontext()
-        with spread:
-            if hidden and max(hidden) >= self.config.num_hidden_layers:
-                raise ValueError("the last layer's hidden states are already behind the final norm: take the logits")
-            output = self.weights(tokens, cache=self.cache, use_cache=True, logits_to_keep=keep, output_hidden_states=bool(hidden))
-        logits = output.logits.float()  # [B, keep, V]
-        if hidden:
-            return logits, {layer: output.hidden_states[layer] for layer in hidden}
-        return logits
-
-    def head(self, hidden: Tensor) -> Tensor:
-        base = self.weights.base_model
-        norm = next(getattr(base, name) for name in FINAL_NORMS if hasattr(base, name))
-        return self.weights.get_output_embeddings()(norm(hidden)).float()
-
-    def truncate(self, length: int) -> None:
-        surplus = self.length - length
-        if not 0 <= surplus <= self.length:
-            raise ValueError(f"can't truncate a cache of {self.length} tokens to {length}")
-        if surplus and not all(getattr(layer, "is_croppable", False) for layer in self.cache.layers):
-            raise PlaygroundError(
-                "cache_not_croppable",
-                Text("The KV cache of {model} can't be rolled back.", "{model} 的 KV 缓存无法回滚。"),
-                model=self.config.model_type,
-            )
-        if surplus:
-            self.cache.crop(-surplus)
-
-    def select_rows(self, rows: Sequence[int]) -> None:
-        index = torch.tensor(rows, dtype=torch.long).to(self.device, non_blocking=True)
-        for layer in self.cache.layers:
-            if isinstance(layer, GrowingLayer):
-                layer.select_rows(rows)
-            else:
-                layer.batch_select_indices(index)
-
-    def reserve(self, tokens: int) -> None:
-        for layer in self.cache.layers:
-            if isinstance(layer, GrowingLayer):
-                layer.reserve(tokens)
-
-    def fork(self) -> TransformersModel:
-        """Copies the layer objects, not their tensors, where a layer can share them until either side appends."""
-        cache = copy.copy(self.cache)
-        cache.layers = [layer.fork() if isinstance(layer, GrowingLayer) else copy.deepcopy(layer) for layer in self.cache.layers]
-        return TransformersModel(self.weights, self.linears, cache)
-
-    def early_exit(self, layer: int) -> TransformersModel:
-        """A shallow copy of the model with its first layers only; `config` is copied too, never edited."""
-        weights, base, cache = copy.copy(self.weights), copy.copy(self.weights.base_model), copy.copy(self.cache)
-        weights._modules, base._modules = dict(self.weights._modules), dict(self.weights.base_model._modules)
-        base.config = copy.copy(base.config)
-        base.config.num_hidden_layers = layer
-        name = next(name for name in LAYER_LISTS if name in base._modules)
-        base._modules[name] = base._modules[name][:layer]
-        weights._modules[self.weights.base_model_prefix] = base
-        cache.layers = self.cache.layers[:layer]  # the same layer objects: what grows or shrinks here does so there
-        return TransformersModel(weights, self.linears, cache)
 
 
 @dataclass(frozen=True)
@@ -276,16 +164,28 @@ def prepare_lane(request: Request, lane: Lane, loaded: LoadedModel) -> PreparedL
         eos=loaded.eos_ids,
         prompt_ids=tuple(rendered.ids),
         rendered=rendered.text,
-        notes=tuple(note.to_json() for note in (*lane.notes, *rendered.notes)),
+        notes=tuple(note.to_json() for note in (*lane.notes, *rendered.notes, *reading_notes(loaded))),
         branch=lane.branch.to_json() if lane.branch is not None else None,
     )
     return PreparedLane(lane, loaded, rendered, about)
 
 
+def language_model(loaded: LoadedModel) -> LanguageModel:
+    """A lane's own view of a loaded model, read the way that it can be read."""
+    if loaded.reading == "whole_text":
+        return WholeTextModel(loaded.model, loaded.linears)
+    return TransformersModel(loaded.model, loaded.linears, reads_in_pieces=loaded.reading == "in_pieces")
+
+
+def reading_notes(loaded: LoadedModel) -> tuple[Text, ...]:
+    """What a lane says of a model that is read in another way than through a KV cache."""
+    return (WITHOUT_CACHE.filled(model=loaded.entry.name, kind=loaded.model.config.model_type),) if loaded.reading == "whole_text" else ()
+
+
 def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> Task:
     """Bind a lane's stages and stop rules to its model."""
     lane, loaded, ids = prepared.lane, prepared.loaded, tuple(prepared.rendered.ids)
-    model = TransformersModel(loaded.model, loaded.linears)
+    model = language_model(loaded)
     if lane.branch is not None:
         check_branch(lane.branch, loaded, model.vocabulary_size)
     context = Context(
@@ -318,7 +218,7 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
 
 def give_drafter(task: Task, draft: LoadedModel, shared: int) -> None:
     """Let a model write guesses for a lane: `shared` ids mean the same to both."""
-    task.draft_model, task.shared_ids = TransformersModel(draft.model, draft.linears), shared
+    task.draft_model, task.shared_ids = language_model(draft), shared
 
 
 def expected_step(loaded: LoadedModel) -> float:
@@ -367,7 +267,9 @@ def prepare(request: Request, load: Callable[[str | None], LoadedModel], record:
             if drafted := load_draft(lane, prepared[-1].loaded, load):
                 give_drafter(tasks[-1], *drafted)
                 drafts.append(drafted[0])
-                prepared[-1] = replace(prepared[-1], about=replace(prepared[-1].about, draft_model=drafted[0].key))
+                about = prepared[-1].about
+                notes = (*about.notes, *(note.to_json() for note in reading_notes(drafted[0])))
+                prepared[-1] = replace(prepared[-1], about=replace(about, draft_model=drafted[0].key, notes=notes))
             tasks[-1].earlier, tasks[-1].calibrate = earlier_runs(prepared[-1].loaded), record and calibrate
             lane.strategy.check_models(tasks[-1])
         except PlaygroundError as error:
@@ -412,13 +314,7 @@ def check_rows(lane: Lane, prepared: PreparedLane) -> None:
 def model_about(loaded: LoadedModel) -> ModelAbout:
     """What ran, with the KV cache's formula: keys and values of every layer and KV head."""
     config = loaded.model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-    layers = getattr(config, "num_hidden_layers", 0)
-    width = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads if heads else None)
-    item = torch.finfo(loaded.model.dtype).bits // 8
-    plain = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())  # sliding windows and states grow otherwise
-    per_token = 2 * layers * heads * width * item if heads and width and plain else None
-    formula = f"2 (K, V) × {layers} layers × {heads} KV heads × {width} × {item} bytes" if per_token else None
+    per_token, formula = _cache_formula(loaded)
     parameters = list(loaded.model.parameters())
     return ModelAbout(
         key=loaded.key,
@@ -428,12 +324,26 @@ def model_about(loaded: LoadedModel) -> ModelAbout:
         device=str(loaded.device),
         parameters=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.nbytes for parameter in parameters),
-        layers=layers,
+        layers=config.num_hidden_layers,
         vocabulary=int(loaded.model.get_output_embeddings().weight.shape[0]),
         context=getattr(config, "max_position_embeddings", None),
         cache_bytes_per_token=per_token,
         cache_formula=formula,
+        weights=loaded.weights,
     )
+
+
+def _cache_formula(loaded: LoadedModel) -> tuple[int | None, str | None]:
+    """Bytes of KV cache per token and how they come about; None where it grows otherwise: sliding windows, states, or no cache at all."""
+    config = loaded.model.config.get_text_config(decoder=True)
+    grows = loaded.reading != "whole_text" and all(isinstance(layer, GrowingLayer) for layer in growing_cache(config).layers)
+    asking = getattr(config, "num_attention_heads", None)
+    heads = getattr(config, "num_key_value_heads", None) or asking
+    width = getattr(config, "head_dim", None) or (config.hidden_size // asking if asking else None)
+    if not (grows and heads and width):
+        return None, None
+    layers, item = config.num_hidden_layers, torch.finfo(loaded.model.dtype).bits // 8
+    return 2 * layers * heads * width * item, f"2 (K, V) × {layers} layers × {heads} KV heads × {width} × {item} bytes"
 
 
 def versions() -> dict[str, str]:
@@ -489,7 +399,7 @@ def look_up(request: Request, prepared: PreparedLane, output: Sequence[int], log
         for chosen, log_probability in zip(output, logs, strict=True):
             row = task.extend(row, chosen, log_probability)
         everything = row.ids.tolist()
-        for piece in prompt_pieces(everything, task.model.device):
+        for piece in prompt_pieces(everything, task.model):
             logits = task.forward([piece])[:, -1]
         if prepared.lane.strategy.scale == "raw_log_probability":
             logits = logits.log_softmax(-1)
@@ -519,7 +429,7 @@ def choice_again(request: Request, prepared: PreparedLane, tokens: Sequence[tupl
         row: Row = task.start
         for token, log_probability in tokens[:-1]:
             row = task.extend(row, token, log_probability)
-        for piece in prompt_pieces(row.ids.tolist(), task.model.device):
+        for piece in prompt_pieces(row.ids.tolist(), task.model):
             logits = task.forward([piece])[:, -1]
         scored = task.score(logits.log_softmax(-1), [row], scale="raw_log_probability") if on_logs else task.score(logits, [row])
         choice = task.take(scored, tokens[-1][0])

@@ -26,7 +26,7 @@ class Vocabulary(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A causal language model with its own KV cache; forks share the weights.
+    """A causal language model with its own KV cache, or with none; forks share the weights.
 
     Shapes: tokens `[B, T]`, logits `[B, keep, V]` for the last `keep` positions, in float32.
     """
@@ -41,7 +41,12 @@ class LanguageModel(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens of each row the KV cache holds."""
+        """How many tokens of each row have been read, and are not forgotten."""
+        ...
+
+    @property
+    def cache_length(self) -> int:
+        """How many tokens of each row the KV cache holds: `length`, or 0 where every forward reads the whole text."""
         ...
 
     @property
@@ -49,7 +54,7 @@ class LanguageModel(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the KV cache, read off its tensors."""
+        """Bytes of the KV cache, read off its tensors; 0 where there is none."""
         ...
 
     @property
@@ -57,8 +62,18 @@ class LanguageModel(Protocol):
         """Whether `truncate` works at any time: not for a recurrent state or a sliding window."""
         ...
 
+    @property
+    def reads_in_pieces(self) -> bool:
+        """Whether a prompt may be read piece by piece, and should: else all of it in one forward."""
+        ...
+
+    @property
+    def can_exit_early(self) -> bool:
+        """Whether `early_exit` works: the layers stand in one list, over a cache that can be rolled back."""
+        ...
+
     def forward(self, tokens: Tensor, keep: int = 1, hidden: Sequence[int] = ()) -> Tensor | tuple[Tensor, dict[int, Tensor]]:
-        """Run `tokens` after what the cache holds, grow the cache, return logits `[B, keep, V]`.
+        """Run `tokens` after what was read before, remember them, return logits `[B, keep, V]`.
 
         With `hidden`, also the hidden states `[B, T, H]` after each of the named layers.
         """

@@ -180,7 +180,7 @@ class Race:
             at=self._at(),
             lane_seconds=runner.seconds,
             rows=task.model.rows,
-            cache_length=task.model.length,
+            cache_length=task.model.cache_length,
             cache_bytes=task.model.cache_bytes,
             peak_memory=runner.peak_memory,
         )

@@ -27,9 +27,11 @@ PROMPT_CHUNK = 128
 PROMPT_CHUNK_ON_CPU = 64
 
 
-def prompt_pieces(tokens: Sequence[int], device: torch.device) -> list[Sequence[int]]:
-    """The pieces in which a prompt is read on this device."""
-    size = PROMPT_CHUNK_ON_CPU if device.type == "cpu" else PROMPT_CHUNK
+def prompt_pieces(tokens: Sequence[int], model: LanguageModel) -> list[Sequence[int]]:
+    """The pieces in which a prompt is read by this model, on its device."""
+    if not model.reads_in_pieces:
+        return [tokens]
+    size = PROMPT_CHUNK_ON_CPU if model.device.type == "cpu" else PROMPT_CHUNK
     return [tokens[first : first + size] for first in range(0, len(tokens), size)]
 
 
@@ -150,7 +152,7 @@ class Task:
         if self.prompt_logits is not None:
             return self.prompt_logits
         logits = None
-        for piece in prompt_pieces(self.prompt, self.model.device):
+        for piece in prompt_pieces(self.prompt, self.model):
             logits = self.forward([piece])[:, -1]
             yield (PromptRead(tokens=self.model.length, total=len(self.prompt), seconds=0.0, cache_bytes=self.model.cache_bytes),)
         assert logits is not None, "a prompt has at least one token"

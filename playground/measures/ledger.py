@@ -399,7 +399,7 @@ def first_difference(books: Ledger) -> Difference | None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def identity(books: Ledger) -> tuple[tuple[Text, str], ...]:
+def identity(books: Ledger) -> tuple[tuple[Text, Text | str], ...]:
     """Who ran what, where: the block that stands before the numbers."""
     about, trace = books.trace.about.lanes[books.lane], books.trace
     model, draft = model_of(trace, books.lane), books.draft_model
@@ -418,11 +418,13 @@ def identity(books: Ledger) -> tuple[tuple[Text, str], ...]:
     )
 
 
-def _model_words(model: ModelAbout | None) -> str:
+def _model_words(model: ModelAbout | None) -> Text:
     if model is None:
-        return "–"
+        return Text("–", "–")
     revision = model.revision[:12] if re.fullmatch(r"[0-9a-f]{40}", model.revision or "") else model.revision
-    return " · ".join(str(part) for part in (model.name, revision, model.dtype, model.device) if part)
+    how = model.number_format
+    en, zh = ((model.name, revision, how and getattr(how, language), model.device) for language in ("en", "zh"))
+    return Text(" · ".join(filter(None, en)), " · ".join(filter(None, zh)))
 
 
 def rows(books: Ledger) -> tuple[Row, ...]:

@@ -76,7 +76,8 @@ def markdown(trace: Trace) -> str:
     """The record as a Markdown table, with where and when it was made under it."""
     about = trace.about
     lines = [table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *(table_line(row) for row in rows(trace))]
-    models = ", ".join(f"{model.name} ({', '.join(filter(None, (model.dtype, model.device)))})" for model in about.models)
+    formats = [model.number_format.en if model.number_format else None for model in about.models]
+    models = ", ".join(f"{model.name} ({', '.join(filter(None, (how, model.device)))})" for model, how in zip(about.models, formats, strict=True))
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     lines += server_lines(trace)
     return "\n".join([*lines, "", f"{models} · {about.machine} · {about.created} · seed {about.request.get('seed')} · {versions}"])

@@ -318,7 +318,10 @@ def about_json(about: About, recorded: bool = False) -> dict[str, Any]:
         }
         for lane in about.lanes
     ]  # fmt: skip
-    models = [{"key": m.key, "name": m.name, "dtype": m.dtype, "device": m.device, "cacheFormula": m.cache_formula} for m in about.models]
+    models = [
+        {"key": m.key, "name": m.name, "format": m.number_format and m.number_format.to_json(), "device": m.device, "cacheFormula": m.cache_formula}
+        for m in about.models
+    ]
     return {
         "lanes": lanes, "models": models, "machine": about.machine, "created": about.created, "warm": about.warm, "rendered": about.lanes[0].rendered,
         "request": about.request, "recorded": recorded,

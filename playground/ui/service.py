@@ -34,7 +34,7 @@ from playground.measures.what_if import CHOOSERS
 from playground.records import recordings
 from playground.records.table import COLUMNS, markdown, rows
 from playground.request import ORDERS, Lane, Limits, Request, has_half_characters, words_to_raw
-from playground.trace import TokenChosen, TokenName, TokensNamed, Trace
+from playground.trace import TokenChosen, TokenName, TokensNamed, Trace, number_format
 from playground.ui import beams, load_runs, packets, parameters, redeciding, same_test, server_ledger, servers, speculation, views, zerogpu
 from playground.ui.views import Answer, answers, chosen_at, lane_of, removed_by
 
@@ -109,11 +109,12 @@ class Service:
 
     def models(self) -> Answer:
         device = loading.choose_device(self.device)
-        loaded = {model.entry.id for model in self.catalog.loaded()}
+        loaded = {model.entry.id: number_format(model.weights, str(model.dtype).removeprefix("torch.")) for model in self.catalog.loaded()}
         return {
             "entries": [
                 {
                     "id": entry.id, "name": entry.name, "note": entry.note.to_json(), "source": entry.source, "loaded": entry.id in loaded,
+                    "format": how.to_json() if (how := loaded.get(entry.id)) else None,
                     "pair": entry.pair, "role": entry.role, "languages": entry.languages, "reachable": self._reachable(entry),
                 }
                 for entry in models_catalog.entries()

@@ -53,7 +53,7 @@ def speculation(trace: Trace, lane: Any) -> Answer:
     return {
         "verdict": measured.verdict(books).to_json(),
         "won": None if books.speed_up is None else rounded(books.speed_up, 4),
-        "identity": [[label.to_json(), value] for label, value in measured.identity(books)],
+        "identity": [[label.to_json(), value.to_json() if isinstance(value, Text) else value] for label, value in measured.identity(books)],
         "groups": {name: label.to_json() for name, label in GROUPS.items()},
         "rows": rows,
         "refusal": measured.refusal(books).to_json(),

@@ -49,8 +49,9 @@ class DraftModel(ChainDrafter):
             raise PlaygroundError(
                 "cache_not_croppable",
                 Text(
-                    "The draft model's KV cache can't be rolled back (recurrent state or sliding window): choose another draft model.",
-                    "草稿模型的 KV 缓存无法回滚（循环状态或滑动窗口）：请选择其他草稿模型。",
+                    "The draft model's KV cache can't be rolled back (recurrent state, sliding window or a cache of its own kind): "
+                    "choose another draft model.",
+                    "草稿模型的 KV 缓存无法回滚（循环状态、滑动窗口或特殊缓存）：请选择其他草稿模型。",
                 ),
             )
 
@@ -79,7 +80,7 @@ class DraftModel(ChainDrafter):
         model = task.draft_model
         assert model is not None, "checked before the run"
         if not model.length:  # the race hasn't read the prompt for it
-            for piece in prompt_pieces(task.prompt, model.device):
+            for piece in prompt_pieces(task.prompt, model):
                 with task.clock.part("draft"):
                     model.forward(torch.tensor([piece], dtype=torch.long).to(model.device))
                 yield (PromptRead(tokens=model.length, total=len(task.prompt), seconds=0.0, cache_bytes=model.cache_bytes),)

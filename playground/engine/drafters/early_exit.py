@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from playground.engine.drafters import Draft, Drafting, Start, drafters
 from playground.engine.drafters.chain import Chain, ChainDrafter
 from playground.engine.knobs import knob
-from playground.errors import BadValue, Text
+from playground.errors import BadValue, PlaygroundError, Text
 
 if TYPE_CHECKING:
     from playground.engine.task import Row, Task
@@ -37,6 +37,14 @@ class EarlyExit(ChainDrafter):
     )  # fmt: skip
 
     def check_models(self, task: Task) -> None:
+        if not task.model.can_exit_early:
+            raise PlaygroundError(
+                "early_exit_impossible",
+                Text(
+                    "This model can't end after its first layers (they stand in no list, or it keeps no KV cache): choose another drafter.",
+                    "此模型无法在前几层之后提前退出（各层不在同一列表中，或没有 KV 缓存）：请选择其他起草器。",
+                ),
+            )
         if self.exit_layer >= task.model.layers:
             raise BadValue(
                 "knob_range",

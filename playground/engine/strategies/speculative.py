@@ -164,9 +164,9 @@ class Speculative(Strategy):
             raise PlaygroundError(
                 "cache_not_croppable",
                 Text(
-                    "This model's KV cache can't be rolled back (recurrent state or sliding window), and rejected guesses must be: "
-                    "choose another model or strategy.",
-                    "此模型的 KV 缓存无法回滚（循环状态或滑动窗口），而被拒绝的猜测必须回滚：请选择其他模型或策略。",
+                    "This model's KV cache can't be rolled back (recurrent state, sliding window or a cache of its own kind), "
+                    "and rejected guesses must be: choose another model or strategy.",
+                    "此模型的 KV 缓存无法回滚（循环状态、滑动窗口或特殊缓存），而被拒绝的猜测必须回滚：请选择其他模型或策略。",
                 ),
             )
         self.drafting_by().check_models(task)
@@ -284,7 +284,7 @@ class Speculative(Strategy):
             extra=None if ended_inside else last.token,
             extra_origin=None if ended_inside else last.origin,  # type: ignore[arg-type]
             seconds={},  # the race reads the clock
-            target_length=task.model.length,
+            target_length=task.model.cache_length,
             draft_length=drafting.length,
             draft_bytes=drafting.cache_bytes,
             limit=draft.limit,
