@@ -5,7 +5,7 @@ Object.assign(TEXTS, {
   what_if_help: { en: "Move a knob: this step and every earlier one are decided again from the record, with the same dice. No model runs.", zh: "拖动任一参数：这一步及之前的每一步都会依据记录、用同样的骰子重新决定，不运行模型。" },
   what_if_early: { en: "The knobs work as soon as the server has started up.", zh: "服务器启动完成后即可使用这些参数。" },
   what_if_badge: { en: "What if · from the record", zh: "如果 · 依据记录" },
-  what_if_estimated: { en: "Bars of the recorded tokens are exact; numbers that span all tokens are estimated.", zh: "已记录词元的条形是精确的；涉及全部词元的数值为估计。" },
+  what_if_estimated: { en: "A range (0.16–0.18) and a hatched end of a bar are what the record leaves open: it doesn't hold the score of every token, and each probability depends on all of them.", zh: "数值范围（0.16–0.18）与条形末端的斜线表示记录无法确定的部分：记录不含每个词元的分数，而每个概率都取决于全部词元。" },
   what_if_reset: { en: "Back to what was recorded", zh: "回到记录" },
   what_if_keep: { en: "Keep this as a lane", zh: "存为一条通道" },
   what_if_lane: { en: "{name}, what if", zh: "{name}（如果）" },
@@ -238,7 +238,7 @@ class WhatIf {
     const { step } = answer;
     const badge = [el("span.what-if-badge", {}, t("what_if_badge")), " ", el("b", {}, name), " "];
     if (!step) return [...badge, said(answer.why)];
-    const p = step.p === null ? "–" : probability((step.p[0] + step.p[1]) / 2);
+    const p = step.p === null ? "–" : [...new Set(step.p.map(probability))].join("–");
     const key = step.verdict === "flips_unsure" && step.possible.length ? "what_if_flips_among" : `what_if_${step.verdict}`;
     const parts = fill(TEXTS[key][language], { p, was: probability(step.recorded_p) }).split(/(\{\w+\})/);
     const code = (text) => el("code.token-name", {}, text);

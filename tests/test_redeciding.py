@@ -73,7 +73,7 @@ def test_what_if_answers_as_the_measure_does(service: Service) -> None:
 def test_the_fiftieth_of_fifty_recorded_candidates_may_have_no_equal() -> None:
     """Only 50 raw scores are recorded: a 51st that equals the last of them is possible, not certain."""
     selected = what_if(recordings.load("classic"), TOP_P, {"temperature": 0.5}, position=5).selected
-    assert selected is not None and selected.bounds[1].alive == (50.0, 51.0)
+    assert selected is not None and selected.view.bounds[1].alive == (50.0, 51.0)
 
 
 def test_nothing_changed_is_the_record_itself(service: Service) -> None:

@@ -368,8 +368,11 @@ class Known:
             known = known.without_rest()._with(rest_alive=self.rest_alive, floor=(-math.inf, -math.inf), ceiling=(math.inf, math.inf))
         else:
             known = known._with(gone=self.gone + fresh)
-        few = max(self.rest_alive[0] - len(changed), 0.0)
-        return known._with(moved=moved[left], moved_highs=highs[left], rest_alive=(few, self.rest_alive[1]))
+        # A new score removes nothing: only what has none any more is gone, surely where all of the rest was alive.
+        dead = int((after[0, changed] == -np.inf).sum())
+        whole = self.rest_alive[0] >= vocabulary - len(self.ids)
+        few, many = max(self.rest_alive[0] - dead, 0.0), self.rest_alive[1] - (dead if whole else 0)
+        return known._with(moved=moved[left], moved_highs=highs[left], rest_alive=(few, many))
 
     def scaled(self, temperature: float) -> Known:
         """After every score was divided by the temperature."""

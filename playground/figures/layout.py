@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playground.errors import Text
@@ -76,6 +76,12 @@ def probability(p: float) -> str:
     if p >= 0.00095:
         return f"{p:.3f}" if p >= 0.00995 else f"{p:.4f}"
     return "<0.001" if p > 0 else "0"
+
+
+def spanned(bounds: tuple[float, float], show: Callable[[float], str]) -> str:
+    """A number that is known within bounds: as one where both look the same, else as a range, "0.16–0.18"."""
+    low, high = show(bounds[0]), show(bounds[1])
+    return low if low == high else f"{low}–{high}"
 
 
 def seconds(value: float | None) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from playground.errors import Text
 from playground.figures import Figure, Look, Row, Spec
-from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, shortened, token_label
-from playground.measures.distribution import Distribution, Segment, cumulative_bar, distributions
+from playground.figures.layout import FONT_SIZE, MONO, SMALL, axis, layout, literal, note, nothing, probability, shortened, spanned, token_label
+from playground.measures.distribution import Distribution, EstimatedStepView, Segment, cumulative_bar, distributions
 from playground.measures.text import display_name
 from playground.trace import BeamsAdvanced, StageAbout, StepView, TokenChosen, TokenName, TokensNamed, Trace
 
@@ -25,6 +25,7 @@ BAR_AREA = 142
 
 NO_VIEW = Text("This step has no recorded distribution.", "这一步没有记录分布。")
 _MODEL = Text("model", "模型")
+_MOST_LIKELY = Text("which token is the most likely", "哪个词元最可能")
 _ARGMAX = Text("argmax", "取最大值")
 _BEAM = Text("beam", "束")
 _FORCED = Text("forced", "指定")
@@ -58,9 +59,18 @@ class _Step:
         """The chosen token among the candidates."""
         return self.view.ids.index(self.chosen.token)
 
+    @property
+    def decided(self) -> bool:
+        """Whether it is known which token is chosen."""
+        return not isinstance(self.view, EstimatedStepView) or self.view.decided
+
+    def chose(self, index: int) -> bool:
+        """Whether a candidate is known to be the chosen token."""
+        return self.decided and index == self.index
+
     def rows(self, most: int) -> list[int]:
         """The candidates to draw, by raw score: those that were likely anywhere on the way, the chosen one among them."""
-        peak = [max(step.probabilities[index] for step in self.way) for index in range(len(self.view.ids))]
+        peak = [max(step.range(index)[1] for step in self.way) for index in range(len(self.view.ids))]
         best = sorted(range(len(peak)), key=lambda index: (index != self.index, -peak[index], index))[:most]
         return sorted(best)
 
@@ -127,15 +137,43 @@ def _subtitle(step: Distribution, before: Distribution | None, look: Look) -> tu
         count = len(step.probabilities)
         return look.say(Text("the {n} likeliest; the rest unknown", "前 {n} 个；其余未知").filled(n=count)), ""
     if before is None:
-        alive = look.say(Text("alive {n:,}", "存活 {n:,}").filled(n=step.alive))
-        return alive, look.say(Text("entropy H {h:.2f} nats", "熵 H {h:.2f} nats").filled(h=step.entropy))
+        alive = look.say(Text("alive {n}", "存活 {n}").filled(n=_alive(step)))
+        return alive, look.say(Text("entropy H {h} nats", "熵 H {h} nats").filled(h=_entropy(step)))
     if not step.changed:
-        return look.say(Text("no change here", "此步无变化")), f"H {step.entropy:.2f}"
-    entropy = f"H {before.entropy:.2f} → {step.entropy:.2f}"
-    if step.alive == before.alive:
+        return look.say(Text("no change here", "此步无变化")), f"H {_entropy(step)}"
+    entropy = f"H {_entropy(before)} → {_entropy(step)}"
+    if _removed(step)[1] == 0 and _alive(step) == _alive(before):
         return look.say(Text("none removed", "未移除")), entropy
-    alive = look.say(Text("alive {a:,} → {b:,}", "存活 {a:,} → {b:,}").filled(a=before.alive, b=step.alive))
-    return alive, f"{mass(step.removed_mass)} · {entropy}"
+    alive = look.say(Text("alive {a} → {b}", "存活 {a} → {b}").filled(a=_alive(before), b=_alive(step)))
+    return alive, f"{_mass(step)} · {entropy}"
+
+
+def _alive(step: Distribution) -> str:
+    """How many tokens are alive; a range where that isn't certain."""
+    count = step.alive or 0
+    return spanned(step.bounds.alive if step.bounds else (count, count), lambda value: f"{round(value):,}")
+
+
+def _entropy(step: Distribution) -> str:
+    entropy = step.entropy or 0.0
+    return spanned(step.bounds.entropy if step.bounds else (entropy, entropy), lambda value: f"{value:.2f}")
+
+
+def _removed(step: Distribution) -> tuple[float, float]:
+    """The probability that a stage removed, within its bounds."""
+    return step.bounds.removed_mass if step.bounds else (step.removed_mass, step.removed_mass)
+
+
+def _mass(step: Distribution) -> str:
+    """Removed probability as a column's head has it; of a range both ends."""
+    low, high = _removed(step)
+    if mass(low) == mass(high):
+        return mass(low)
+    return f"−{low * 100:.1f}–{high * 100:.1f} %"
+
+
+def _share(removed: tuple[float, float]) -> str:
+    return spanned(removed, lambda value: f"{value:.1%}")
 
 
 def mass(removed: float) -> str:
@@ -236,7 +274,7 @@ def spec(trace: Trace, lane: int | None, position: int | None, look: Look) -> Sp
         # the chosen token's row, through all columns
         {
             "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": rows.index(step.index) - 0.5, "y1": rows.index(step.index) + 0.5,
-            "fillcolor": look.colours.chosen_tint, "line": {"width": 0}, "layer": "below",
+            "fillcolor": look.colours.chosen_tint if step.decided else CLEAR, "line": {"width": 0}, "layer": "below",
         },
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": len(rows) - 0.5, "y1": len(rows) - 0.5,
@@ -271,20 +309,22 @@ def _gutter(look: Look) -> int:
 
 
 def _longest(column: _Column, rows: list[int]) -> list[float]:
-    before = column.before.probabilities if column.before is not None else column.now.probabilities
-    return [max(column.now.probabilities[index], before[index] if index in column.now.masked else 0.0) for index in rows]
+    before = column.before if column.before is not None else column.now
+    return [max(column.now.range(index)[1], before.range(index)[1] if index in column.now.masked else 0.0) for index in rows]
 
 
 def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float, look: Look, final: bool) -> list[Spec]:
     """One column: a bar per candidate, hollow with ✕ where this stage removed it, and a tick at the length before."""
     colours = look.colours
     lengths, fills, edges, words, inks, hovers, places = [], [], [], [], [], [], []
+    open_ends: list[tuple[int, float, float]] = []  # where a bar may end: its row, the least and the most
     ticks: list[tuple[float, int]] = []
     for row, index in enumerate(rows):
         p = column.now.probabilities[index]
         before = column.before.probabilities[index] if column.before is not None else p
         removed_here = index in column.now.masked or (look.narrow and final and p == 0.0 < before)
-        chosen = index == step.index
+        chosen = step.chose(index)
+        low, high = column.now.range(index)
         length, fill, edge, ink = p, CLEAR, CLEAR, colours.muted
         if removed_here:
             length, edge, word = before, colours.removed, f"<b>✕</b> {_remover_name(step, index, look)}" if look.narrow else "<b>✕</b>"
@@ -292,11 +332,15 @@ def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float,
             ink, word = colours.removed, "·"
         else:
             fill = edge = colours.chosen if chosen else colours.bar
-            ink, word = colours.text, f"<b>{probability(p)}</b>" if chosen else literal(probability(p))
+            value = spanned((low, high), probability)
+            ink, word = colours.text, f"<b>{value}</b>" if chosen else literal(value)
+            if high - low > scale * 0.006:
+                open_ends.append((row, low, high))
+                length, edge = low, CLEAR
             if abs(before - p) > scale * 0.012:
                 ticks.append((round(before, 6), row))
         lengths.append(round(length, 6))
-        places.append(round(max(length, before if p > 0 else 0.0), 6))
+        places.append(round(max(length, high if p > 0 else 0.0, before if p > 0 else 0.0), 6))
         fills.append(fill)
         edges.append(edge)
         words.append(f" {word}")
@@ -313,6 +357,17 @@ def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float,
             "textposition": "middle right", "textfont": {"size": SMALL, "color": [*inks, colours.muted]}, "hoverinfo": "skip", "cliponaxis": False,
         },
     ]  # fmt: skip
+    if open_ends:
+        data.append(
+            {
+                "type": "bar", "orientation": "h", "base": [round(low, 6) for _, low, _ in open_ends], "y": [row for row, _, _ in open_ends],
+                "x": [round(high - low, 6) for _, low, high in open_ends], "xaxis": key, "yaxis": "y", "hoverinfo": "skip",
+                "marker": {
+                    "color": CLEAR, "line": {"color": colours.bar, "width": 1},
+                    "pattern": {"shape": "/", "bgcolor": CLEAR, "fgcolor": colours.bar, "size": 5, "solidity": 0.35},
+                },
+            }
+        )  # fmt: skip
     if ticks and not look.narrow:
         tick = {"symbol": "line-ns-open", "size": 17, "color": colours.muted, "line": {"width": 2, "color": colours.muted}}
         data.append(
@@ -326,14 +381,19 @@ def _bars(step: _Step, column: _Column, rows: list[int], key: str, scale: float,
 
 def _others(column: _Column, rows: list[int], look: Look) -> str:
     """What all other tokens hold together: a number without a bar, so that it doesn't set the scale."""
-    rest = max(0.0, 1.0 - sum(column.now.probabilities[index] for index in rows))
-    if column.now.alive is None:
-        return f" {literal(probability(rest))}"
-    alive = column.now.alive - sum(1 for index in rows if column.now.probabilities[index] > 0)
-    if alive <= 0:
+    now = column.now
+    least, most = (max(0.0, 1.0 - sum(now.range(index)[end] for index in rows)) for end in (1, 0))
+    if now.alive is None:
+        return f" {literal(probability(most))}"
+    shown = sum(1 for index in rows if now.probabilities[index] > 0)
+    unsure = len(set(now.bounds.unsure).intersection(rows)) if now.bounds else 0
+    few, many = now.bounds.alive if now.bounds else (now.alive, now.alive)
+    alive = max(few - shown, 0), many - shown + unsure
+    if alive[1] <= 0:
         return " ·"
-    rest = max(rest, 1e-9)  # what is alive holds something, even where rounding leaves nothing
-    return f" {literal(probability(rest))}" if look.narrow else f" {literal(probability(rest))} ({alive:,})"
+    # what is alive holds something, even where rounding leaves nothing
+    rest = literal(spanned((max(least, 1e-9 if alive[0] > 0 else 0.0), max(most, 1e-9)), probability))
+    return f" {rest}" if look.narrow else f" {rest} ({spanned(alive, lambda value: f'{round(value):,}')})"
 
 
 def _remover_name(step: _Step, index: int, look: Look) -> str:
@@ -344,12 +404,16 @@ def _remover_name(step: _Step, index: int, look: Look) -> str:
 
 def _hover(step: _Step, column: _Column, index: int, look: Look) -> str:
     token = step.view.ids[index]
-    p = column.now.probabilities[index]
-    words = [f"<b>{token_label(step.names, token, 40)}</b>  #{token}", f"{literal(column.title)}: {p:.6f}"]
+    words = [f"<b>{token_label(step.names, token, 40)}</b>  #{token}", f"{literal(column.title)}: {_precisely(column.now, index)}"]
     if column.before is not None:
-        words.append(look.say(Text("before: {p:.6f}", "之前：{p:.6f}").filled(p=column.before.probabilities[index])))
+        words.append(look.say(Text("before: {p}", "之前：{p}").filled(p=_precisely(column.before, index))))
     words.append(look.say(Text("rank by raw score: {r}", "原始分数排名：{r}").filled(r=index + 1)))
     return "<br>".join(words)
+
+
+def _precisely(step: Distribution, index: int) -> str:
+    """A candidate's probability with six digits, or between which values it lies."""
+    return spanned(step.range(index), lambda p: f"{p:.4f}") if step.ranges else f"{step.probabilities[index]:.6f}"
 
 
 def _heading(column: _Column, left: float, arrow: bool, look: Look) -> list[Spec]:
@@ -375,7 +439,7 @@ def _row_labels(step: _Step, rows: list[int], look: Look) -> Spec:
         name = token_label(step.names, token, most)
         if token in step.names and step.names[token].special:
             name = f"<i>{name}</i>"
-        labels.append(f"<span style='color:{colours.chosen}'>▶ <b>{name}</b></span>" if index == step.index else name)
+        labels.append(f"<span style='color:{colours.chosen}'>▶ <b>{name}</b></span>" if step.chose(index) else name)
     labels.append(f"<span style='color:{colours.muted}'>{look.say(Text('all others', '其余词元'))}</span>")
     return {
         "tickvals": list(range(len(labels))), "ticktext": labels, "tickfont": {"family": MONO, "size": FONT_SIZE, "color": colours.text},
@@ -407,7 +471,7 @@ def _segments(step: _Step) -> tuple[list[tuple[Segment | None, float, float]], f
     bar: list[tuple[Segment | None, float, float]] = [(segment, segment.low, segment.high) for segment in sure]
     end = sure[-1].high if sure else 0.0
     interval = step.chosen.interval
-    if interval is not None and all(segment.index != step.index for segment in sure):
+    if step.decided and interval is not None and all(segment.index != step.index for segment in sure):
         low, high = interval
         if low > end:
             bar.append((None, end, low))
@@ -433,15 +497,18 @@ def _cumulative(step: _Step, look: Look) -> Spec:
             texts.append("")
             hovers.append(look.say(Text("all others: {p:.4f}", "其余词元：{p:.4f}").filled(p=high - low)))
             continue
-        chosen = segment.index == step.index
+        chosen = step.chose(segment.index)
         token = step.view.ids[segment.index]
+        low_p, high_p = step.way[-1].range(segment.index)
         label = display_name(step.names.get(token))
         room = int((high - low) * pixels / 8.6) - 1
         fills.append(colours.chosen if chosen else (colours.bar, colours.bar_other)[number % 2])
         inks.append(colours.on_chosen if chosen else colours.on_bar)
-        patterns.append("")
+        open_end = high_p - low_p > 0.005
+        patterns.append("/" if open_end else "")
         texts.append(literal(label, room) if room >= min(len(label), 5) else "")
-        hovers.append(f"<b>{literal(label, 40)}</b>  #{token}<br>{high - low:.6f}<br>[{low:.6f}, {high:.6f})")
+        place = look.say(Text("about here", "大约在此")) if open_end else f"[{low:.6f}, {high:.6f})"
+        hovers.append(f"<b>{literal(label, 40)}</b>  #{token}<br>{_precisely(step.way[-1], segment.index)}<br>{place}")
     hatching = {"bgcolor": colours.rest, "fgcolor": colours.removed, "size": 7, "solidity": 0.15}
     return {
         "type": "bar", "orientation": "h", "base": lows, "x": widths, "y": [0] * len(bar), "width": 0.96, "xaxis": "x20", "yaxis": "y2",
@@ -452,12 +519,28 @@ def _cumulative(step: _Step, look: Look) -> Spec:
     }  # fmt: skip
 
 
+def _told_probability(step: _Step) -> str:
+    """The chosen token's probability, as exactly as it is known."""
+    if isinstance(step.view, EstimatedStepView) and step.view.probability is not None:
+        return spanned(step.view.probability, probability)
+    return spanned(step.way[-1].range(step.index), probability)
+
+
+def _edges(step: _Step) -> tuple[str, str]:
+    """Where the chosen token begins and ends on the cumulative bar, as exactly as it is known."""
+    if isinstance(step.view, EstimatedStepView) and step.view.interval is not None:
+        left, right = (spanned(edge, lambda value: f"{value:.4f}") for edge in step.view.interval)
+        return left, right
+    low, high = step.chosen.interval or (0.0, 0.0)
+    return f"{low:.4f}", f"{high:.4f}"
+
+
 def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
     """The marker ▼ over the bar, and the sentence that says what was hit."""
     colours = look.colours
     u, interval = step.chosen.u, step.chosen.interval
     name = f"<b>{token_label(step.names, step.chosen.token, 20)}</b>"
-    p = step.way[-1].probabilities[step.index]
+    p = _told_probability(step)
     if u is None:
         first = next((segment for segment in cumulative_bar(step.view) if segment.index == step.index), None)
         at = (first.low + first.high) / 2 if first is not None else 0.0
@@ -485,16 +568,19 @@ def _die(step: _Step, look: Look, top: float) -> tuple[list[Spec], list[Spec]]:
         at = u
         mark = f"u = {u:.4f}"
         words = Text(
-            "Cumulative bar: the die u = {u:.4f} falls on {name}, which holds {low:.4f} to {high:.4f}.",
-            "累积条：骰子 u = {u:.4f} 落在 {name} 上，它占 {low:.4f} 到 {high:.4f}。",
+            "Cumulative bar: the die u = {u:.4f} falls on {name}, which holds {low} to {high}.",
+            "累积条：骰子 u = {u:.4f} 落在 {name} 上，它占 {low} 到 {high}。",
         )
         if look.narrow:
             words = Text("The die {u:.4f} hits {name}.", "骰子 {u:.4f} 命中 {name}。")
+    if not step.decided and u is None:
+        mark = "?"
+        words = Text("No die: which token is the most likely can't be told.", "不掷骰子：无法确定最可能的词元。")
     if u is not None and interval is None:
         words = Text("Cumulative bar: which token the die u = {u:.4f} falls on can't be told.", "累积条：无法确定骰子 u = {u:.4f} 落在哪个词元上。")
-    low, high = interval if interval is not None else (0.0, 0.0)
+    low, high = _edges(step)
     # a name may hold braces: it is put in after the numbers are formatted
-    sentence = look.say(words.filled(name="\0", p=literal(probability(p)), u=u or 0.0, low=low, high=high)).replace("\0", name)
+    sentence = look.say(words.filled(name="\0", p=literal(p), u=u or 0.0, low=low, high=high)).replace("\0", name)
     side = "left" if at < 0.12 else "right" if at > 0.88 else "center"
     marker: Spec = {
         "type": "scatter", "mode": "markers", "x": [round(at, 6)], "y": [0.72], "xaxis": "x20", "yaxis": "y2", "cliponaxis": False,
@@ -541,14 +627,16 @@ def _sentences(trace: Trace, step: _Step, look: Look) -> str:
         told.append(look.say(DOUBTS[step.view.doubt]))
     for before, after in zip(step.way, step.way[1:], strict=False):
         title = stage_title(after.stage or "", step.stages.get(after.stage or ""), look)
-        removed, entropies = f"{after.removed_mass:.1%}", (before.entropy, after.entropy)
-        en = "{}: {} to {} tokens alive, {} of the mass removed, entropy {:.2f} to {:.2f}.".format(
-            title, before.alive, after.alive, removed, *entropies
-        )
-        zh = "{}：存活 {} 到 {}，移除 {} 的概率，熵 {:.2f} 到 {:.2f}。".format(title, before.alive, after.alive, removed, *entropies)
+        removed, entropies = _share(_removed(after)), (_entropy(before), _entropy(after))
+        alive = tuple(_alive(one).replace(",", "") for one in (before, after))
+        en = "{}: {} to {} tokens alive, {} of the mass removed, entropy {} to {}.".format(title, *alive, removed, *entropies)
+        zh = "{}：存活 {} 到 {}，移除 {} 的概率，熵 {} 到 {}。".format(title, *alive, removed, *entropies)
         told.append(look.say(Text(en, zh)))
-    token, p, u = name(step.index), probability(step.way[-1].probabilities[step.index]), step.chosen.u
-    if step.chosen.origin == "forced":
+    token, p, u = name(step.index), _told_probability(step), step.chosen.u
+    if not step.decided:
+        die = Text("which token the die {u:.4f} falls on", "骰子 {u:.4f} 落在哪个词元上").filled(u=u) if u is not None else _MOST_LIKELY
+        told.append(look.say(Text(f"It can't be told {die.en}; recorded was {token}.", f"无法确定{die.zh}；记录为 {token}。")))
+    elif step.chosen.origin == "forced":
         told.append(look.say(Text(f"The branch was given {token} ({p}).", f"分支被指定了 {token}（{p}）。")))
     elif u is None and step.beams:
         told.append(look.say(Text(f"The beam goes on with {token} ({p}); its sum decides.", f"该束以 {token}（{p}）继续；由总和决定。")))
@@ -568,9 +656,9 @@ def table(trace: Trace, lane: int | None, position: int | None, look: Look) -> l
     rows: list[Row] = [(look.say(Text("token", "词元")), "id", look.say(_model_title(step.view)), *titles)]
     removers = _removers(step)
     for index, token in enumerate(step.view.ids):
-        mark = "▶ " if index == step.index else ""
+        mark = "▶ " if step.chose(index) else ""
         cells = [
-            "✕" if after.probabilities[index] == 0.0 and removers.get(index, at + 1) <= at else f"{after.probabilities[index]:.6f}"
+            "✕" if after.probabilities[index] == 0.0 and removers.get(index, at + 1) <= at else _precisely(after, index)
             for at, after in enumerate(step.way)
         ]
         rows.append((mark + display_name(step.names.get(token)), str(token), *cells))

@@ -13,6 +13,33 @@ from playground.trace import StepView, TokenChosen, Trace
 
 NATS_PER_BIT = math.log(2.0)
 
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class StageBounds:
+    """Between which values a stage's numbers lie; `unsure` are candidates, by index, that may or may not be alive after it."""
+
+    alive: Interval
+    entropy: Interval
+    log_normaliser: Interval
+    removed_mass: Interval
+    unsure: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EstimatedStepView(StepView):
+    """A step that was decided again from its record: what spans the whole vocabulary is known within bounds, a stage's numbers are their middle.
+
+    `bounds` has an entry per stage, None where the stage ran as recorded. `decided` says whether it is sure which token is chosen;
+    `probability` and the two edges of `interval` bound that token's.
+    """
+
+    bounds: tuple[StageBounds | None, ...] = ()
+    decided: bool = True
+    probability: Interval | None = None
+    interval: tuple[Interval, Interval] | None = None
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -30,6 +57,13 @@ class Distribution:
     removed_mass: float = 0.0
     masked: frozenset[int] = frozenset()
     changed: bool = True
+    #: Where the numbers are only known within bounds: those of the stage, and of each candidate's probability.
+    bounds: StageBounds | None = None
+    ranges: tuple[Interval, ...] = ()
+
+    def range(self, index: int) -> Interval:
+        """Between which values a candidate's probability lies: one value where it is known."""
+        return self.ranges[index] if self.ranges else (self.probabilities[index], self.probabilities[index])
 
     @property
     def tail(self) -> float:
@@ -46,7 +80,8 @@ def distributions(view: StepView) -> tuple[Distribution, ...]:
     """
     scores: list[float | None] = list(view.raw)
     taken = [Distribution(None, _probabilities(scores, view.log_sum_exp), view.alive, view.entropy)]
-    for stage in view.stages:
+    known = view.bounds if isinstance(view, EstimatedStepView) else (None,) * len(view.stages)
+    for stage, bounds in zip(view.stages, known, strict=True):
         if stage.scores is not None:
             scores = list(stage.scores)
         for index in stage.masked:
@@ -60,9 +95,21 @@ def distributions(view: StepView) -> tuple[Distribution, ...]:
                 removed_mass=stage.removed_mass,
                 masked=frozenset(stage.masked),
                 changed=stage.scores is not None or stage.alive != taken[-1].alive,
+                bounds=bounds,
+                ranges=() if bounds is None else _ranges(scores, bounds),
             )
         )
     return tuple(taken)
+
+
+def _ranges(scores: list[float | None], bounds: StageBounds) -> tuple[Interval, ...]:
+    """Every candidate's probability within bounds: exp(score - log_normaliser), and 0 where it may be gone."""
+    low, high = bounds.log_normaliser
+    unsure = set(bounds.unsure)
+    return tuple(
+        (0.0, 0.0) if score is None else (0.0 if index in unsure else min(math.exp(score - high), 1.0), min(math.exp(min(score - low, 0.0)), 1.0))
+        for index, score in enumerate(scores)
+    )
 
 
 def _probabilities(scores: list[float | None], log_normaliser: float) -> tuple[float, ...]:

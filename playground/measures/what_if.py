@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from playground.engine.known import Interval, Known
 from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, BoundStage, Stage, Temperature, knob_owners, recorded_context, stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, PlaygroundError, Text
+from playground.measures.distribution import EstimatedStepView, StageBounds
 from playground.trace import StageAbout, StageView, StepView, TokenChosen, TokensNamed, Trace
 
 Verdict = Literal["same", "flips", "flips_unrecorded", "flips_unsure", "undecided", "needs_model"]
@@ -69,36 +70,23 @@ class Redecided:
 
 
 @dataclass(frozen=True)
-class StageBounds:
-    """Between which values a stage's numbers lie; `unsure` are candidates, by index, that may or may not be alive after it."""
-
-    alive: Interval
-    entropy: Interval
-    log_normaliser: Interval
-    removed_mass: Interval
-    unsure: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class EstimatedView:
     """A step's distribution under the new knobs, as a `StepView` to draw.
 
-    Scores of the candidates are exact. The numbers that span the whole vocabulary are the middle of `bounds`, one entry per stage; where a
-    stage runs as recorded they are the recorded ones and the bounds are equal. Candidates that may or may not be alive are drawn alive.
+    Scores of the candidates are exact. Everything that spans the whole vocabulary, each probability therefore too, is the middle of its
+    bounds; where a stage runs as recorded its numbers are the recorded ones. Candidates that may or may not be alive are drawn alive.
     `chosen` is the step as an event, with the middle of its bounds as probability and interval. Where it is not sure which token is chosen
-    it holds the recorded one, without probability and interval.
+    it holds the recorded one, without probability and interval, and the view says so.
     """
 
     chosen: TokenChosen
-    view: StepView
-    bounds: tuple[StageBounds, ...]
+    view: EstimatedStepView
 
     @property
     def estimated(self) -> bool:
         """Whether any number of the view is a middle of bounds, and no recorded or exact value."""
-        return any(
-            high - low > 1e-3 * max(1.0, abs(high)) for bound in self.bounds for low, high in (bound.alive, bound.entropy, bound.log_normaliser)
-        )
+        known = [pair for bound in self.view.bounds if bound for pair in (bound.alive, bound.entropy, bound.log_normaliser, bound.removed_mass)]
+        return any(high - low > 1e-3 * max(1.0, abs(high)) for low, high in known)
 
 
 @dataclass(frozen=True)
@@ -376,19 +364,24 @@ class _Lane:
         view, way = chosen.view, self.way(chosen)
         if view is None or isinstance(way, Text):
             return None
-        views, bounds = [], []
+        views: list[StageView] = []
+        bounds: list[StageBounds | None] = []
         for index, (before, after) in enumerate(pairwise(way)):
             if index < self.common:
                 views.append(view.stages[index])
-                bounds.append(_exactly(view.stages[index]))
+                bounds.append(None)
             else:
-                bounds.append(_bounds(before, after))
-                views.append(_stage_view(self.settings.stages[index].name, before, after, bounds[-1]))
+                known_here = _bounds(before, after)
+                bounds.append(known_here)
+                views.append(_stage_view(self.settings.stages[index].name, before, after, known_here))
         known, token = way[-1], step.token
         probability = None if step.probability is None else _middle(step.probability)
         interval = None if step.interval is None or step.u is None else (_middle(step.interval[0]), _middle(step.interval[1]))
         shown = token if token is not None else chosen.token
         at = view.ids.index(shown)
+        recorded = {one.name: getattr(view, one.name) for one in fields(view)}
+        told = {"decided": token is not None, "probability": step.probability, "interval": step.interval}
+        estimated = EstimatedStepView(**{**recorded, "stages": tuple(views)}, bounds=tuple(bounds), **told)
         event = replace(
             chosen,
             token=shown,
@@ -400,10 +393,9 @@ class _Lane:
             interval=interval,
             shown=None,
             stage_states=(),
-            view=replace(view, stages=tuple(views)),
+            view=estimated,
         )
-        assert event.view is not None
-        return EstimatedView(event, event.view, tuple(bounds))
+        return EstimatedView(event, estimated)
 
 
 def _inside(u: float | None, interval: Interval) -> Literal["yes", "no", "maybe"]:
@@ -430,21 +422,18 @@ def _middle(bounds: Interval) -> float:
     return (bounds[0] + bounds[1]) / 2 if math.isfinite(bounds[1]) else bounds[0]
 
 
-def _exactly(view: StageView) -> StageBounds:
-    pairs = [(float(value), float(value)) for value in (view.alive, view.entropy, view.log_normaliser, view.removed_mass)]
-    return StageBounds(*pairs)
-
-
 def _bounds(before: Known, after: Known) -> StageBounds:
     """A stage's numbers, as far as they are known."""
     unsure = tuple(int(index) for index in (after.possible & ~after.sure).nonzero()[0])
     survivors = after.possible & before.possible
     moved = bool((before.scores != after.scores)[survivors].any())
     if moved or after is before:
-        # New scores: what was removed besides are candidates, and at most all tokens that lost their place in the rest.
+        # New scores: what was removed besides are candidates, and of the rest at most as many tokens as are left fewer, each at its highest.
         gone = before.possible & ~after.possible
-        mass = float(before.weights[gone].sum()) / before.sum[1] if before.sum[1] else 0.0
-        removed = (mass, mass)
+        mass = float(before.weights[gone].sum())
+        fewer = max(before.rest_alive[1] - after.rest_alive[0], 0.0)
+        more = min(fewer * math.exp(min(before.rest_high - before.ref, 0.0)), before.rest[1]) if fewer else 0.0
+        removed = (mass / before.sum[1], min((mass + more) / before.sum[0], 1.0)) if before.sum[0] > 0 else (0.0, 1.0)
     else:
         scale = math.exp(min(after.ref - before.ref, 700.0))
         left = (after.sum[0] * scale / before.sum[1], after.sum[1] * scale / before.sum[0]) if before.sum[0] > 0 else (0.0, 1.0)
