@@ -235,6 +235,19 @@ def test_options_are_read_from_plain_values() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["abort", "content_filter", ""])
+def test_a_reply_that_did_not_end_normally_is_no_good_request(word: str) -> None:
+    with pair(PacedServer(step=0.0), PacedServer(step=0.0, accepted=2, ends=("length", word))) as (one, other):
+        _, result = ran(experiment(one, other, replace(FEW, requests=6)))
+    (cell,) = result.cells_of("speculative", 0)
+    failed = [request for request in cell.requests if not request.whole]
+    assert len(failed) == len(cell.whole) == 3 and all(request.ended == "error" for request in failed)
+    assert {request.code for request in failed} == {f"server:{word}" if word else "server_broke_off"}
+    assert (value(cell, "requests"), value(cell, "failed")) == (3, 3) and value(cell, "throughput") == pytest.approx(39 / cell.seconds)
+    told = markdown(result, None, requests=True).en
+    assert "Failed: 3 on spec:" in told and (f"“{word}”" in told if word else "without saying why" in told)
+
+
 # --- numbers by hand ------------------------------------------------------------------------------
 
 
