@@ -375,6 +375,16 @@ def test_the_command_line_runs_prints_and_shows_again(tmp_path: Path, capsys: py
     assert "Which k:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("ends", "status"), [(("length",), 0), (("length", "abort"), 1), (("abort",), 1)])
+def test_the_exit_status_says_that_a_request_failed(ends: tuple[str, ...], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out.json")
+    with pair(PacedServer(step=0.0), PacedServer(step=0.0, accepted=3, ends=ends)) as (one, other):
+        words = ["--concurrency", "1", "--repeats", "1", "--requests", "4", "--max-new-tokens", "9"]
+        assert main(["load", one.url, other.url, *words, "--json", out]) == status
+    assert main(["load", "--show", out]) == status
+    assert ("“abort”" in capsys.readouterr().out) == bool(status)
+
+
 def test_the_command_line_confirms_a_saved_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     mine, out, again = tmp_path / "mine.jsonl", tmp_path / "out.json", tmp_path / "again.json"
     mine.write_text('{"prompt": "Say a"}\n{"prompt": "Say b"}\n')

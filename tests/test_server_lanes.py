@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from playground.backends import guarded_http, mixed, openai_api, probing, servers
 from playground.backends.guarded_http import Bounds
 from playground.backends.servers import Capabilities
+from playground.cli import main
 from playground.errors import BadValue, PlaygroundError
 from playground.experiments import server_bench
 from playground.measures.latency import race_meter
@@ -804,3 +806,28 @@ def test_the_command_line_runs_lanes_on_a_server(lab: RecordedServer, tmp_path: 
     assert refused.returncode == 2 and "min_p" in refused.stderr and "Traceback" not in refused.stderr
     unknown = command_line("compare", "--prompt", "Hi", "--server", "nowhere")
     assert unknown.returncode == 2 and "nowhere" in unknown.stderr and "lab" in unknown.stderr
+
+
+def test_the_exit_status_says_that_a_lane_ended_in_an_error(lab: RecordedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "trace.json")
+    for stream, status in ((lambda: chunked(words(None, "abort")), 1), (lambda: chunked(words(None, "stop")), 0)):
+        lab.answer = answering(stream)
+        assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy", "--json", file]) == status
+        assert main(["replay", file, "--speed", "inf"]) == status  # a saved error is one, too
+        assert ("“abort”" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_terminal_gets_control_characters_escaped_and_files_get_the_text(
+    lab: RecordedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil, file = "a\x1b[2J\x1b]0;title\x07\x9bb\u202ec", tmp_path / "trace.json"
+    lab.answer = answering(lambda: chunked(words(None, "stop", text=evil)))
+    assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy", "--json", str(file)]) == 0
+    lab.answer = lambda ask: as_json({"error": {"message": evil}}, 500)
+    assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy"]) == 1
+    assert main(["compare", "--prompt", "Hi", "--lane", f"greedy order={evil}"]) == 2
+    said = capsys.readouterr()
+    escaped = "a\\x1b[2J\\x1b]0;title\\x07\\x9bb\\u202ec"
+    assert said.out.count(escaped) == 3 and "title" in said.err  # twice in the text, once in the error
+    assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
+    assert output_text(Trace.from_json(file.read_text()), 0) == evil * 2

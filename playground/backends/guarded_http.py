@@ -286,6 +286,12 @@ def error_words(reply: dict[str, Any]) -> str | None:
     return problem if isinstance(problem, str) else json.dumps(problem, ensure_ascii=False)
 
 
+def words_of(body: str) -> str:
+    """A server's own words in the body of a refusal: the whole body, unless it is JSON that tells of an error."""
+    found = _json(body.encode("utf-8", "replace"))
+    return (error_words(found) if isinstance(found, dict) else None) or body
+
+
 def malformed(what: str) -> ServerFailed:
     """The server answers, but not as this API does."""
     return ServerFailed(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx2
 
 from playground.backends import guarded_http
-from playground.backends.guarded_http import Bounds, ServerFailed, error_words, failure, malformed, refusal
+from playground.backends.guarded_http import Bounds, ServerFailed, error_words, failure, malformed, refusal, words_of
 from playground.backends.openai_api import chunks, metrics_text, opened
 from playground.backends.servers import Capabilities, ServerEntry
 from playground.errors import BadValue, PlaygroundError, Text
@@ -111,7 +111,7 @@ def _models(entry: ServerEntry) -> tuple[tuple[tuple[str, int | None], ...], str
     """The models with the longest text that each takes, and who the server says owns the first."""
     reply = _get(entry, f"{entry.api}/models")
     if reply.status_code != 200:
-        raise refusal(reply.status_code, reply.text, entry.name, reply.headers.get("location"))
+        raise refusal(reply.status_code, words_of(reply.text), entry.name, reply.headers.get("location"))
     try:
         raw = json.loads(reply.text)["data"]
         listed = [model for model in raw if isinstance(model, dict) and isinstance(model.get("id"), str) and model["id"]]
