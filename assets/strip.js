@@ -1,5 +1,15 @@
 // The tokens of one lane as they grow: coloured, walked by arrow keys, each with its candidates on hover.
 
+/** Ends that aren't what most of their kind are, by their name; a server's own word for one follows `SERVER_SAID`. */
+const ENDS = { stop_string: "reason_stop", server_stop: "reason_server_stop", server_length: "reason_server_length", context: "reason_context" };
+const SERVER_SAID = "server:";
+
+/** Why a lane ended, in few words. */
+function endText(finished) {
+  if (finished.detail.startsWith(SERVER_SAID)) return finished.detail.slice(SERVER_SAID.length);
+  return t(ENDS[finished.detail] ?? (finished.reason === "stop" ? "reason_eos" : `reason_${finished.reason}`));
+}
+
 class Strip {
   constructor(app, uid) {
     this.app = app;
@@ -95,8 +105,7 @@ class Strip {
   /** Why the lane ended, after its last token. */
   end(finished) {
     if (!finished) return;
-    const matched = finished.reason === "stop" && finished.cut !== null;
-    const text = t(finished.reason === "stop" && !matched ? "reason_eos" : `reason_${finished.reason}`);
+    const text = endText(finished);
     if (this.mark?.textContent === text) return;
     const atEnd = this.atEnd();
     this.mark?.remove();

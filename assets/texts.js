@@ -131,6 +131,9 @@ const TEXTS = {
   reason_eos: { en: "end of text", zh: "文本结束" },
   reason_stop: { en: "stop string", zh: "停止串" },
   reason_length: { en: "length limit", zh: "达到长度上限" },
+  reason_context: { en: "context full", zh: "上下文已满" },
+  reason_server_stop: { en: "stopped by the server", zh: "由服务器停止" },
+  reason_server_length: { en: "the server's length limit", zh: "服务器的长度上限" },
   reason_cancelled: { en: "stopped", zh: "已停止" },
   reason_error: { en: "error", zh: "错误" },
 

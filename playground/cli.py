@@ -7,11 +7,19 @@ import json
 import lzma
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from playground.errors import BadValue, PlaygroundError, Text
+from playground.errors import BadValue, ModelUnavailable, PlaygroundError, Text
+from playground.terminal import ProgressBar, say
+
+#: What a command returns.
+DONE, FAILED, MISTAKEN, INTERRUPTED = 0, 1, 2, 130
+
+STATUS = """exit status: 0 all went well; 1 something that ran ended in an error (a lane, a request of a load, a part of the bench), or `same`
+found a difference; 2 nothing ran, because of what was asked or of what it needs; 130 stopped by Ctrl-C."""
 
 EPILOG = """lanes are written as a strategy and its knobs:
   --lane greedy --lane "sample temperature=0.8 top_p=0.95" --lane "sample top_k=50 order=vllm stop='###'"
@@ -22,7 +30,7 @@ LOAD_EPILOG = "Ctrl-C ends the experiment and prints what was measured. Without 
 
 def parser() -> argparse.ArgumentParser:
     """The command line, as `--help` prints it."""
-    top = argparse.ArgumentParser(prog="python -m playground", description=__doc__)
+    top = argparse.ArgumentParser(prog="python -m playground", description=__doc__, epilog=STATUS)
     commands = top.add_subparsers(dest="command", required=True)
     compare = commands.add_parser(
         "compare", help="run one prompt under several decoding configurations", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -154,16 +162,37 @@ def _device(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; what the user can mend is one line on standard error and exit code 2."""
+    """Run one command; what the user can mend is one line on standard error. Returns the exit status, as `STATUS` lists them."""
     options = parser().parse_args(arguments)
     try:
         commands = {"compare": compare, "load": load, "replay": replay, "record": record, "same": same, "models": models, "bench": bench}
         return commands[options.command](options)
     except PlaygroundError as error:
-        print(f"error: {error.text.en}", file=sys.stderr)
-        return 2
+        say(f"error: {error.text.en}", error=True)
+        return MISTAKEN
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+
+
+def _interruptible(stop: Callable[[], None]) -> threading.Event:
+    """Ctrl-C stops what runs and keeps what it has made so far; the event then says that it did."""
+    interrupted = threading.Event()
+
+    def handle(*_: Any) -> None:
+        interrupted.set()
+        stop()
+
+    signal.signal(signal.SIGINT, handle)
+    return interrupted
+
+
+def _status(failed: bool, interrupted: threading.Event | None = None) -> int:
+    return INTERRUPTED if interrupted is not None and interrupted.is_set() else FAILED if failed else DONE
+
+
+def _failed(events: Iterable[tuple[int | None, Any]]) -> bool:
+    """Whether a lane ended in an error."""
+    return any(event.kind == "finished" and event.reason == "error" for _, event in events)
 
 
 # The commands import what they need themselves: `--help` must not wait for torch.
@@ -204,15 +233,15 @@ def compare(options: argparse.Namespace) -> int:
     comparison = mixed.prepare(request, lambda here: local.prepare(here, load), probing.Prober(), local.versions)
     assert comparison.about is not None  # nothing here waits for a device of somebody else's
     trace = Trace(comparison.about)
-    signal.signal(signal.SIGINT, lambda *_: comparison.stop())  # Ctrl-C keeps what was generated
+    interrupted = _interruptible(comparison.stop)
     for events in comparison:
         trace.add(events)
         bar.advance(events)
     bar.close()
-    print(markdown(trace))
+    say(markdown(trace))
     if options.json:
         Path(options.json).write_text(trace.to_json(), encoding="utf-8")
-    return 0
+    return _status(_failed(trace.events), interrupted)
 
 
 def load(options: argparse.Namespace) -> int:
@@ -227,7 +256,7 @@ def load(options: argparse.Namespace) -> int:
             pasted = server_pasted.from_bench(first, second)
         else:
             pasted = server_pasted.from_snapshots(first.decode("utf-8", "replace"), second.decode("utf-8", "replace"), options.seconds)
-        print(load_table.pasted_markdown(pasted))
+        say(load_table.pasted_markdown(pasted))
         if options.json:
             _writable(Path(options.json))
             Path(options.json).write_text(json.dumps(pasted.to_json(), ensure_ascii=False, indent=1), encoding="utf-8")
@@ -235,14 +264,18 @@ def load(options: argparse.Namespace) -> int:
     for file in (options.json, options.markdown):
         if file not in (None, "-"):
             _writable(Path(file))
+    interrupted = None
     if options.show:
         result = LoadResult.from_json(_read(Path(options.show), MOST_BYTES))
     else:
-        result = _run_load(_confirming(options, config) if options.confirm else _load_experiment(options))
+        experiment = _confirming(options, config) if options.confirm else _load_experiment(options)
+        interrupted = _interruptible(experiment.stop)
+        result = _run_load(experiment)
     _print_load(result, options.markdown, config)
     if options.json:
         Path(options.json).write_text(result.to_json(), encoding="utf-8")
-    return 0 if any(cell.whole for cell in result.cells) else 2
+    answered = [request.whole for cell in result.cells for request in cell.requests]
+    return _status(not answered or not all(answered), interrupted)
 
 
 def _print_load(result: Any, file: str | None, config: dict[str, Any] | None) -> None:
@@ -250,7 +283,7 @@ def _print_load(result: Any, file: str | None, config: dict[str, Any] | None) ->
     from playground.records import load_table
 
     verdict = server_k.which_k(result, config)
-    print(load_table.markdown(result, verdict, requests=file == "-").en)
+    say(load_table.markdown(result, verdict, requests=file == "-").en)
     if file not in (None, "-"):
         Path(file).write_text(load_table.markdown(result, verdict, requests=True).en + "\n", encoding="utf-8")
 
@@ -316,15 +349,14 @@ def _run_load(experiment: Any) -> Any:
     from playground.measures.server_k import config_text
 
     bar = ProgressBar(1)
-    signal.signal(signal.SIGINT, lambda *_: experiment.stop())  # Ctrl-C keeps what was measured
     failed = 0
     for step in experiment:
         if isinstance(step, loads.RestartWanted):
             bar.close()
             if step.problem is not None:
-                print(step.problem.en, file=sys.stderr)
+                say(step.problem.en, error=True)
             setting = "--speculative-config" if step.config is None else f"--speculative-config '{config_text(step.config)}'"
-            print(f"The baseline is measured. Restart {step.server} with {setting}, then press Enter.", file=sys.stderr)
+            say(f"The baseline is measured. Restart {step.server} with {setting}, then press Enter.", error=True)
             if not sys.stdin.readline():
                 experiment.stop()
             experiment.resume()
@@ -381,14 +413,14 @@ def replay(options: argparse.Namespace) -> int:
     played = Replay(trace, options.speed)
     again = Trace(trace.about)
     bar = ProgressBar(sum(event.kind == "token_chosen" for _, event in trace.events))
-    signal.signal(signal.SIGINT, lambda *_: played.stop())  # Ctrl-C shows what has been played
+    interrupted = _interruptible(played.stop)
     for events in played:
         again.add(events)
         bar.advance(events)
     bar.close()
-    print(f"recorded · {trace.about.machine} · {trace.about.created}\n")
-    print(markdown(again))
-    return 0
+    say(f"recorded · {trace.about.machine} · {trace.about.created}\n")
+    say(markdown(again))
+    return _status(_failed(again.events), interrupted)
 
 
 def _writable(path: Path) -> None:
@@ -400,37 +432,12 @@ def _writable(path: Path) -> None:
         raise BadValue("file", text, path=path, reason=error.strerror) from error
 
 
-class ProgressBar:
-    """One line on a terminal: what is loading, then how many tokens are written. Silent in a pipe."""
-
-    WIDTH = 30
-
-    def __init__(self, tokens: int) -> None:
-        self._most, self._done = tokens, 0
-        self._terminal = sys.stderr.isatty()
-
-    def say(self, text: str, fraction: float | None) -> None:
-        self._draw(text, fraction or 0.0)
-
-    def advance(self, events: Sequence[tuple[int | None, Any]]) -> None:
-        self._done += sum(event.kind == "token_chosen" for _, event in events)
-        self._draw(f"{self._done} of at most {self._most} tokens", self._done / self._most)
-
-    def _draw(self, text: str, fraction: float) -> None:
-        if self._terminal:
-            full = round(self.WIDTH * min(fraction, 1.0))
-            print(f"\r\x1b[K[{'█' * full}{'·' * (self.WIDTH - full)}] {text}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 def record(options: argparse.Namespace) -> int:
     from playground.backends import catalog, local
     from playground.engine.stages import stages
     from playground.engine.strategies import strategies
     from playground.records import recordings
+    from playground.records.table import rows
     from playground.request import Request
     from playground.trace import Trace
     from playground.ui.views import declared
@@ -447,21 +454,26 @@ def record(options: argparse.Namespace) -> int:
     for _ in local.prepare(Request.from_json({"prompt": "Hello", "lanes": [{"max_new_tokens": 8}]}), lambda _: loaded):
         pass
     recordings.FOLDER.mkdir(parents=True, exist_ok=True)
+    broken = False
     for name in options.names or known:
         comparison = local.prepare(Request.from_json(known[name].request), lambda _: loaded)
         trace = Trace(comparison.about)
         for events in comparison:
             trace.add(events)
+        if _failed(trace.events):  # what shipped before stays
+            broken = True
+            say(f"{name:12} not made: {'; '.join(row[-2] for row in rows(trace))}", error=True)
+            continue
         data = recordings.packed(trace)
         known[name].path.write_bytes(data)
-        print(f"{name:12} {len(data) / 1000:.0f} kB")
+        say(f"{name:12} {len(data) / 1000:.0f} kB")
     lanes = [lane for recording in known.values() if recording.path.is_file() for lane in recordings.load(recording.name).about.lanes]
     used = {name for lane in lanes for name in (lane.strategy, *(stage.stage for stage in lane.stages))}
     shown = declared(
         [strategy for name, strategy in strategies.all().items() if name in used], [stage for name, stage in stages.all().items() if name in used]
     )
     recordings.DECLARED.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return _status(broken)
 
 
 def same(options: argparse.Namespace) -> int:
@@ -480,18 +492,25 @@ def same(options: argparse.Namespace) -> int:
     def told(done: int) -> None:
         bar.say(f"{done} of {options.draws} draws", done / options.draws)
 
-    found = same_as_target(request, request.lanes[0], load, options.draws, told)
+    try:
+        found = same_as_target(request, request.lanes[0], load, options.draws, told)
+    except (BadValue, ModelUnavailable):
+        raise
+    except PlaygroundError as error:  # it ran, and a draw came to nothing
+        bar.close()
+        say(f"error: {error.text.en}", error=True)
+        return FAILED
     bar.close()
-    print(found.verdict.en)
-    return 0 if not found.significant else 1
+    say(found.verdict.en)
+    return _status(found.significant)
 
 
 def models(options: argparse.Namespace) -> int:
     from playground.backends import catalog
 
     for entry in catalog.entries():
-        print(f"{entry.id:24} {entry.name:40} {entry.note.en}")
-    print("\nAny Hub id (org/name), local folder or .gguf file can be named too.")
+        say(f"{entry.id:24} {entry.name:40} {entry.note.en}")
+    say("\nAny Hub id (org/name), local folder or .gguf file can be named too.")
     return 0
 
 

@@ -19,6 +19,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from playground import TRACE_VERSION
 from playground.errors import PlaygroundError, Text
 
+#: Begins the `detail` of a lane that its server ended for a reason of its own; the server's word follows.
+SERVER_SAID = "server:"
+
 _plain = with_config(ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64", ser_json_inf_nan="null"))
 
 
@@ -412,7 +415,10 @@ class MetricsRead:
 @_plain
 @dataclass(frozen=True)
 class Finished:
-    """A lane ended. `cut` is the byte offset in the output text at which a stop string begins."""
+    """A lane ended. `cut` is the byte offset in the output text at which a stop string begins.
+
+    `detail` names the cause; where a server's word for it is no normal end, it is `SERVER_SAID` and that word.
+    """
 
     reason: Literal["stop", "length", "cancelled", "error"]
     detail: str

@@ -16,6 +16,7 @@ K = 4
 class PacedServer:
     """Answers like vLLM 0.32: `accepted` guesses of four stand in every step, which takes `step` seconds; none: no speculation.
 
+    `ends` are the finish reasons of its replies, in turns.
     `tells` is whether replies carry their own figures on speculation; the counters of `/metrics` always do.
     """
 
@@ -24,6 +25,7 @@ class PacedServer:
     tells: bool = True
     metrics: bool = True
     broken: bool = False
+    ends: tuple[str, ...] = ("length",)
     started: float = 1.0
     counts: dict[str, int] = field(default_factory=lambda: {"tokens": 0, "requests": 0, "drafts": 0, "queries": 0})
     prompts: list[str] = field(default_factory=list)
@@ -47,11 +49,11 @@ class PacedServer:
                 return recorded("beam")
             if ask.body.get("stream"):
                 self.prompts.append(ask.body["prompt"])
-                return Reply(self.stream(ask.body["max_tokens"]))
+                return Reply(self.stream(ask.body["max_tokens"], self.ends[(len(self.prompts) - 1) % len(self.ends)]))
             return recorded("completions_ngram_greedy_nostream")
         return NOT_FOUND
 
-    def stream(self, tokens: int) -> Iterator[tuple[float, bytes]]:
+    def stream(self, tokens: int, ends: str) -> Iterator[tuple[float, bytes]]:
         with self._lock:
             self.open_streams += 1
             self.most_streams = max(self.most_streams, self.open_streams)
@@ -59,7 +61,7 @@ class PacedServer:
         while (left := tokens - sum(sizes)) > 0:
             sizes.append(min(1 + (self.accepted or 0), left))
         for number, size in enumerate(sizes):
-            end = "length" if number == len(sizes) - 1 else None
+            end = ends if number == len(sizes) - 1 else None
             chunk = {"choices": [{"index": 0, "text": " a" * size, "token_ids": [5] * size, "finish_reason": end}]}
             yield self.step, f"data: {json.dumps(chunk)}\n\n".encode()
         steps = len(sizes) - 1

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from playground.backends import catalog
+from playground.cli import main
+from playground.records import recordings
 from playground.trace import Trace
-from tests.tiny_folder import tiny_folder
+from tests.tiny_folder import tiny_folder, tiny_loaded
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,6 +85,44 @@ def test_models_lists_the_catalog() -> None:
     assert done.returncode == 0
     for name in ("smollm2-135m", "gpt2", "Qwen3-0.6B", "llama-160m"):
         assert name in done.stdout
+
+
+def test_a_lanes_notes_stand_in_its_record(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--model", str(tiny_folder()), "--max-new-tokens", "2", "--prompt", "Hello"]
+    assert main([*words, "--raw", "--system", "Be brief.", "--lane", "sample temperature=0 name=cold", "--lane", "greedy"]) == 0
+    said = capsys.readouterr().out
+    (cold,) = [line for line in said.splitlines() if line.startswith("cold: ")]
+    (plain,) = [line for line in said.splitlines() if line.startswith("greedy: ")]
+    assert "greedy" in cold and all("system text" in line for line in (cold, plain))
+    assert main([*words, "--lane", "greedy"]) == 0 and "greedy: " not in capsys.readouterr().out
+
+
+def test_stages_that_contradict_each_other_are_both_named_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    contradiction = "forced_eos=true suppress_tokens='#256' max_new_tokens=3"
+    shared = ["--model", str(tiny_folder()), "--prompt", "Hello"]
+    assert main(["compare", *shared, "--lane", f"greedy {contradiction}", "--lane", "greedy max_new_tokens=3"]) == 1
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| greedy"))
+    assert "forced_eos" in row.split(" | ")[-2] and "suppress" in row.split(" | ")[-2]
+    assert main(["same", *shared, "--draws", "20", "--lane", f"speculative_sample drafter=ngram {contradiction}"]) == 1
+    assert "No token is left" in capsys.readouterr().err
+
+
+def test_a_recording_that_failed_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = tiny_loaded()
+    monkeypatch.setattr(catalog.Catalog, "get", lambda *_, **__: loaded)
+    for name, value in (("FOLDER", tmp_path), ("DECLARED", tmp_path / "declared.json")):
+        monkeypatch.setattr(recordings, name, value)
+    knobs = {"forced_eos": True, "suppress_tokens": ["#256"]}
+    lanes = {"good": {"strategy": "greedy"}, "bad": {"strategy": "greedy", "knobs": knobs}}
+    made = [
+        replace(recordings.RECORDINGS[0], name=name, request={"prompt": "Hello", "lanes": [{**lane, "max_new_tokens": 2}]})
+        for name, lane in lanes.items()
+    ]
+    monkeypatch.setattr(recordings, "RECORDINGS", tuple(made))
+    assert main(["record"]) == 1
+    assert made[0].path.is_file() and not made[1].path.exists()
+    assert "bad" in (said := capsys.readouterr().err) and "No token is left" in said
+    assert main(["record", "good"]) == 0
 
 
 @pytest.mark.slow

@@ -12,13 +12,15 @@ ROOT = Path(__file__).parent.parent
 
 LEAVES = {"errors", "trace"}
 BELOW_THE_SCREEN = {
-    "errors", "trace", "engine", "request", "presets", "line", "backends", "measures", "figures", "policies", "lessons", "experiments", "records",
+    "errors", "trace", "terminal", "engine", "request", "presets", "line", "backends", "measures", "figures", "policies", "lessons",
+    "experiments", "records",
 }  # fmt: skip
 
 #: Layer -> the layers that it may know. Every layer may know itself and the package's version.
 MAY_KNOW: dict[str, set[str]] = {
     "errors": set(),
     "trace": {"errors"},
+    "terminal": set(),
     "engine": LEAVES,
     "request": {"engine", "errors"},
     "presets": {"request", "errors"},

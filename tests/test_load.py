@@ -235,6 +235,19 @@ def test_options_are_read_from_plain_values() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["abort", "content_filter", ""])
+def test_a_reply_that_did_not_end_normally_is_no_good_request(word: str) -> None:
+    with pair(PacedServer(step=0.0), PacedServer(step=0.0, accepted=2, ends=("length", word))) as (one, other):
+        _, result = ran(experiment(one, other, replace(FEW, requests=6)))
+    (cell,) = result.cells_of("speculative", 0)
+    failed = [request for request in cell.requests if not request.whole]
+    assert len(failed) == len(cell.whole) == 3 and all(request.ended == "error" for request in failed)
+    assert {request.code for request in failed} == {f"server:{word}" if word else "server_broke_off"}
+    assert (value(cell, "requests"), value(cell, "failed")) == (3, 3) and value(cell, "throughput") == pytest.approx(39 / cell.seconds)
+    told = markdown(result, None, requests=True).en
+    assert "Failed: 3 on spec:" in told and (f"“{word}”" in told if word else "without saying why" in told)
+
+
 # --- numbers by hand ------------------------------------------------------------------------------
 
 
@@ -360,6 +373,16 @@ def test_the_command_line_runs_prints_and_shows_again(tmp_path: Path, capsys: py
     assert [level.concurrency for level in result.setup.levels] == [1, 2] and result.slo == Slo(tpot=0.015)
     assert main(["load", "--show", str(out)]) == 0
     assert "Which k:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ends", "status"), [(("length",), 0), (("length", "abort"), 1), (("abort",), 1)])
+def test_the_exit_status_says_that_a_request_failed(ends: tuple[str, ...], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out.json")
+    with pair(PacedServer(step=0.0), PacedServer(step=0.0, accepted=3, ends=ends)) as (one, other):
+        words = ["--concurrency", "1", "--repeats", "1", "--requests", "4", "--max-new-tokens", "9"]
+        assert main(["load", one.url, other.url, *words, "--json", out]) == status
+    assert main(["load", "--show", out]) == status
+    assert ("“abort”" in capsys.readouterr().out) == bool(status)
 
 
 def test_the_command_line_confirms_a_saved_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from playground.backends import guarded_http, mixed, openai_api, probing, servers
 from playground.backends.guarded_http import Bounds
 from playground.backends.servers import Capabilities
+from playground.cli import main
 from playground.errors import BadValue, PlaygroundError
 from playground.experiments import server_bench
 from playground.measures.latency import race_meter
@@ -21,6 +23,7 @@ from playground.measures.text import output_text
 from playground.records.table import markdown
 from playground.request import Request
 from playground.trace import ChunkArrived, Finished, MetricsRead, ServerReported, SpeculationReported, TokenChosen, Trace
+from playground.ui import packets
 from tests.recorded_server import NOT_FOUND, Ask, RecordedServer, Reply, as_json, chunked, recorded, serving, text, vllm
 from tests.test_cli import run as command_line
 
@@ -288,6 +291,96 @@ def test_one_server_gone_leaves_the_other_lanes_alone(lab: RecordedServer, monke
     assert ends[1].message is not None and "gone" in ends[1].message["en"] and "can't be reached" in ends[1].message["en"]
 
 
+# --- why a reply ended ----------------------------------------------------------------------------
+
+
+def words(*reasons: Any, text: str = " a") -> list[dict[str, Any]]:
+    """A chunk of one token for every finish reason."""
+    return [{"choices": [{"index": 0, "text": text, "token_ids": [5], "finish_reason": reason}]} for reason in reasons]
+
+
+@pytest.mark.parametrize("word", ["abort", "error", "cancelled", "content_filter", "tool_calls", "function_call", "Repetition", "moonshine"])
+def test_an_end_that_is_no_normal_one_is_told_by_its_name_and_incomplete(lab: RecordedServer, word: str) -> None:
+    trace = streamed(lab, lambda: chunked(words(None, None, None, word)))
+    end = ending(trace)
+    assert (end.reason, end.detail) == ("error", f"server:{word}") and end.message is not None
+    assert f"“{word}”" in end.message["en"] and "incomplete" in end.message["en"] and word in end.message["zh"]
+    assert output_text(trace, 0) == " a" * 4 and f"“{word}”" in markdown(trace)
+    (shown,) = [payload for packet in packets.replayed(trace) for _, kind, payload in packet["events"] if kind == "finished"]
+    assert shown["detail"] == f"server:{word}"  # the page's lane shows the word
+
+
+@pytest.mark.parametrize(("word", "reason", "detail"), [
+    ("stop", "stop", "eos"), ("eos_token", "stop", "eos"), ("end_turn", "stop", "eos"), ("stop_sequence", "stop", "stop_string"),
+    ("length", "length", "max_new_tokens"), ("MAX_TOKENS", "length", "max_new_tokens"), ("model_length", "length", "context"),
+])  # fmt: skip
+def test_the_words_that_servers_have_for_normal_ends_are_known(lab: RecordedServer, word: str, reason: str, detail: str) -> None:
+    end = ending(streamed(lab, lambda: chunked(words(None, word))))
+    assert (end.reason, end.detail) == (reason, detail) and end.message is None
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["broken connection", "clean end"])
+@pytest.mark.parametrize("reasons", [("",) * 4, (" ",) * 4, (None,) * 4])
+def test_an_empty_finish_reason_is_none(lab: RecordedServer, breaks: bool, reasons: tuple[Any, ...]) -> None:
+    data = b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in words(*reasons))
+    end = ending(streamed(lab, lambda: Reply([(0.0, data)], breaks=breaks)))
+    assert (end.reason, end.detail) == ("error", "server_broke_off") and end.message is not None and "incomplete" in end.message["en"]
+
+
+def test_an_empty_finish_reason_takes_back_no_reason(lab: RecordedServer) -> None:
+    assert ending(streamed(lab, lambda: chunked([*words("", "stop"), *words("", text="")]))).reason == "stop"
+
+
+def test_a_reason_in_every_chunk_makes_no_broken_reply_whole(lab: RecordedServer) -> None:
+    data = b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in words("stop", "stop", "stop"))
+    assert ending(streamed(lab, lambda: Reply([(0.0, data)], breaks=True))).detail == "server_broke_off"
+    assert ending(streamed(lab, lambda: chunked(words("stop", "stop", "stop")))).reason == "stop"
+
+
+def test_a_server_that_stops_before_our_limit_stopped_at_its_own(lab: RecordedServer) -> None:
+    short = [*words(None, "length"), {"choices": [], "usage": {"completion_tokens": 2}}]
+    end = ending(streamed(lab, lambda: chunked(short)))
+    assert (end.reason, end.detail) == ("length", "server_length")
+    assert ending(streamed(lab, lambda: chunked(short), {"max_new_tokens": 2})).detail == "max_new_tokens"
+
+
+SAID = "KV cache is full"
+
+
+def as_event(data: Any) -> Reply:
+    return Reply([(0.0, ONE + f"data: {json.dumps(data)}\n\n".encode())])
+
+
+@pytest.mark.parametrize("reply", [
+    lambda: as_event({"error": SAID}), lambda: as_event({"error": {"message": SAID, "code": 500}}), lambda: as_event({"error": {"msg": SAID}}),
+    lambda: as_event({"object": "error", "message": SAID, "code": 500}), lambda: as_event({"detail": SAID}),
+    lambda: as_event({"message": SAID, "type": "server_error"}),
+    lambda: as_event({"choices": [{"index": 0, "text": "", "finish_reason": "error"}], "error": {"message": SAID}}),
+    lambda: Reply([(0.0, ONE + f'event: error\ndata: {{"message": "{SAID}"}}\n\n'.encode())]),
+    lambda: Reply([(0.0, ONE + f"event: error\ndata: {SAID}\n\n".encode())]),
+    lambda: Reply([(0.0, ONE + f'error: {{"code": 500, "message": "{SAID}"}}\n\n'.encode())]),
+    lambda: Reply([(0.0, ONE + f'data: {{"error": "{SAID}"}}\n'.encode())]),
+    lambda: Reply([(0.0, ONE + f'data: {{"error": "{SAID}"}}'.encode())]),
+    lambda: chunked([*words(None, "error"), {"error": {"message": SAID}}]),
+    lambda: as_json({"error": SAID}), lambda: as_json({"error": {"message": SAID}}), lambda: as_json({"object": "error", "message": SAID}),
+    lambda: as_json({"detail": [{"msg": SAID}]}), lambda: text(json.dumps({"error": {"message": SAID}}, indent=2), kind="text/event-stream"),
+    lambda: text(SAID, kind="text/plain"), lambda: text(f"error: {SAID}", kind="text/plain"), lambda: as_json({"error": SAID}, 503),
+])  # fmt: skip
+def test_a_server_is_quoted_in_whatever_shape_its_error_comes(lab: RecordedServer, reply: Callable[[], Reply]) -> None:
+    end = ending(streamed(lab, reply))
+    assert end.reason == "error" and end.message is not None and SAID in end.message["en"] and SAID in end.message["zh"]
+
+
+def test_an_error_that_says_nothing_is_none(lab: RecordedServer) -> None:
+    for nothing in (None, "", {}, False):
+        assert ending(streamed(lab, lambda nothing=nothing: chunked([{**words("stop")[0], "error": nothing}]))).reason == "stop"
+
+
+def test_a_reply_that_came_whole_instead_of_as_a_stream_is_read(lab: RecordedServer) -> None:
+    trace = streamed(lab, lambda: as_json({"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}))
+    assert output_text(trace, 0) == "Hi" and ending(trace).reason == "stop"
+
+
 # --- hostile servers ------------------------------------------------------------------------------
 
 TIGHT = Bounds(connect=1.0, silence=0.4, seconds=1.5, bytes=300_000)
@@ -310,7 +403,7 @@ ONE = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n'
     (lambda: Reply([(0.0, b"data: [1, 2]\n\n")]), "no object"),
     (lambda: Reply([(0.0, b"data: " + b"[" * 100_000 + b"\n\n")]), "no JSON"),
     (lambda: Reply([(0.0, b"data: " + b"9" * 5000 + b"\n\n")]), "no JSON"),
-    (lambda: Reply([(0.0, b"<html>hello</html>")], kind="text/html"), "without saying why"),
+    (lambda: Reply([(0.0, b"<html>hello</html>")], kind="text/html"), "<html>hello</html>"),
     (lambda: Reply([(0.0, b"\x1f\x8b")], headers=(("Content-Encoding", "gzip"),)), "Content-Encoding"),
     (lambda: chunked([{"error": {"message": "out of <b>memory</b>", "code": 500}}]), "out of <b>memory</b>"),
     (lambda: as_json({"error": {"message": "no"}}, 500), '"no"'),
@@ -713,3 +806,28 @@ def test_the_command_line_runs_lanes_on_a_server(lab: RecordedServer, tmp_path: 
     assert refused.returncode == 2 and "min_p" in refused.stderr and "Traceback" not in refused.stderr
     unknown = command_line("compare", "--prompt", "Hi", "--server", "nowhere")
     assert unknown.returncode == 2 and "nowhere" in unknown.stderr and "lab" in unknown.stderr
+
+
+def test_the_exit_status_says_that_a_lane_ended_in_an_error(lab: RecordedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "trace.json")
+    for stream, status in ((lambda: chunked(words(None, "abort")), 1), (lambda: chunked(words(None, "stop")), 0)):
+        lab.answer = answering(stream)
+        assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy", "--json", file]) == status
+        assert main(["replay", file, "--speed", "inf"]) == status  # a saved error is one, too
+        assert ("“abort”" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_terminal_gets_control_characters_escaped_and_files_get_the_text(
+    lab: RecordedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil, file = "a\x1b[2J\x1b]0;title\x07\x9bb\u202ec", tmp_path / "trace.json"
+    lab.answer = answering(lambda: chunked(words(None, "stop", text=evil)))
+    assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy", "--json", str(file)]) == 0
+    lab.answer = lambda ask: as_json({"error": {"message": evil}}, 500)
+    assert main(["compare", "--prompt", "Hi", "--server", "lab", "--lane", "greedy"]) == 1
+    assert main(["compare", "--prompt", "Hi", "--lane", f"greedy order={evil}"]) == 2
+    said = capsys.readouterr()
+    escaped = "a\\x1b[2J\\x1b]0;title\\x07\\x9bb\\u202ec"
+    assert said.out.count(escaped) == 3 and "title" in said.err  # twice in the text, once in the error
+    assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
+    assert output_text(Trace.from_json(file.read_text()), 0) == evil * 2

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import json
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
@@ -181,16 +182,46 @@ def client(private: bool, key: str | None, bounds: Bounds = Bounds(), wire: Wire
     return httpx2.Client(transport=transport, follow_redirects=False, timeout=timeout, headers=headers, trust_env=False)
 
 
+#: The fields of a stream of events.
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
+
+
+@dataclass
+class _Event:
+    """The lines of an event so far; `failed` where the server calls it an error, by the event's name or by the field's."""
+
+    data: list[bytes] = field(default_factory=list)
+    failed: bool = False
+
+    def add(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name in (b"data", b"error"):
+            self.data.append(value)
+        self.failed |= name == b"error" or (name == b"event" and value == b"error")
+
+    def read(self) -> bytes:
+        """Its data; what is called an error comes as `{"error": …}`, as most servers send one."""
+        said = b"\n".join(self.data)
+        if not self.failed:
+            return said
+        found = _json(said)
+        return said if isinstance(found, dict) and "error" in found else json.dumps({"error": found or said.decode("utf-8", "replace")}).encode()
+
+
 def server_sent_events(pieces: Iterator[bytes], silence: float) -> Iterator[tuple[bytes, float]]:
     """The data of a stream's events, each with the moment (`perf_counter`) when its last byte was here.
 
     Comments and other fields are skipped. A line that is too long, and a stream that sends bytes but no event for
-    `silence` seconds, are errors; an event that the end of the stream cuts off is left out.
+    `silence` seconds, are errors; an event that the end of the stream cuts off is left out, unless it is an error that came
+    whole. A body that is no stream of events is given as a whole where it is JSON; any other is an error.
     """
     buffer = bytearray()
     searched = 0
-    data: list[bytes] = []
-    heard = time.perf_counter()
+    event = _Event()
+    stray: list[bytes] = []  # lines of a body that is no stream of events
+    began = False
+    heard = now = time.perf_counter()
     for piece in pieces:
         now = time.perf_counter()
         buffer += piece
@@ -198,17 +229,67 @@ def server_sent_events(pieces: Iterator[bytes], silence: float) -> Iterator[tupl
             line = bytes(buffer[:end]).removesuffix(b"\r")
             del buffer[: end + 1]
             searched = 0
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                heard = now
-                yield b"\n".join(data), now
-                data = []
+            if not line and event.data:
+                heard, began = now, True
+                yield event.read(), now
+                event = _Event()
+            elif line.startswith(FIELDS):
+                event.add(line)
+            elif line and not began:
+                stray.append(line)
         searched = len(buffer)
-        if len(buffer) + sum(map(len, data)) > LONGEST_LINE:
+        if len(buffer) + sum(map(len, event.data)) + sum(map(len, stray)) > LONGEST_LINE:
             raise malformed("a line without end")
         if now - heard > silence:
             raise too_slow(silence)
+    if (last := _left_over(event, bytes(buffer), stray, began)) is not None:
+        yield last, now
+
+
+def _left_over(event: _Event, rest: bytes, stray: list[bytes], began: bool) -> bytes | None:
+    """What a stream's end leaves that must not be lost: an error without an empty line after it, or a body without events."""
+    if rest.startswith(FIELDS):
+        event.add(rest)
+    if event.data:
+        said = event.read()
+        found = _json(said)
+        return said if isinstance(found, dict) and error_words(found) is not None else None
+    body = b"\n".join([*stray, rest]).strip()
+    if began or not body or any(body.startswith(name) or name.startswith(body) for name in FIELDS):
+        return None
+    if not isinstance(_json(body), dict):
+        raise malformed(f"no stream of events: {body[:60]!r}")
+    return body
+
+
+def _json(data: bytes) -> Any:
+    """JSON as a plain value; None where it is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def error_words(reply: dict[str, Any]) -> str | None:
+    """A server's own words in a JSON object that tells of an error; None where it tells of none.
+
+    `{"error": …}` with a text or an object, `{"object": "error", "message": …}`, and an object without choices that has a
+    `message` or a `detail`.
+    """
+    problem = reply.get("error")
+    if not problem and (reply.get("object") == "error" or ("choices" not in reply and not reply.keys().isdisjoint(("message", "detail")))):
+        problem = reply
+    if not problem:
+        return None
+    if isinstance(problem, dict):
+        problem = next((problem[name] for name in ("message", "detail", "msg") if problem.get(name)), problem)
+    return problem if isinstance(problem, str) else json.dumps(problem, ensure_ascii=False)
+
+
+def words_of(body: str) -> str:
+    """A server's own words in the body of a refusal: the whole body, unless it is JSON that tells of an error."""
+    found = _json(body.encode("utf-8", "replace"))
+    return (error_words(found) if isinstance(found, dict) else None) or body
 
 
 def malformed(what: str) -> ServerFailed:
@@ -260,5 +341,8 @@ def refusal(status: int, body: str, name: str, location: str | None = None) -> P
         text = Text("{name} refuses the key (HTTP {status}): check the entry's key.", "{name} 拒绝了密钥（HTTP {status}）：请检查密钥配置。")
         return ServerFailed("server_key", text, name=name, status=status)
     words = " ".join(body.split())[:300] or "–"
+    if status < 400:
+        told = Text('{name} reports an error: "{words}"', "{name} 报告错误：“{words}”")
+        return ServerFailed("server_refuses", told, name=name, status=status, words=words)
     text = Text('{name} refuses (HTTP {status}): "{words}"', "{name} 拒绝了请求（HTTP {status}）：“{words}”")
     return ServerFailed("server_refuses", text, name=name, status=status, words=words)

@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import openai
 
 from playground.backends import guarded_http
-from playground.backends.guarded_http import Bounds, Wire, failure, malformed, refusal, server_sent_events
+from playground.backends.finish_reasons import Ending, ending
+from playground.backends.guarded_http import Bounds, Wire, error_words, failure, malformed, refusal, server_sent_events
 from playground.backends.server_request import ServerRequest
 from playground.backends.servers import Capabilities, ServerEntry
 from playground.errors import PlaygroundError, Text
@@ -130,9 +131,8 @@ def opened(
 
 
 def _refused(error: openai.APIStatusError, name: str) -> PlaygroundError:
-    body = error.body
-    words = body.get("message") if isinstance(body, dict) else body
-    return refusal(error.status_code, words if isinstance(words, str) else error.message, name, error.response.headers.get("location"))
+    words = error_words({"error": error.body})
+    return refusal(error.status_code, words or error.message, name, error.response.headers.get("location"))
 
 
 def chunks(pieces: Iterator[bytes], name: str, silence: float) -> Iterator[tuple[dict[str, Any], float]]:
@@ -146,10 +146,15 @@ def chunks(pieces: Iterator[bytes], name: str, silence: float) -> Iterator[tuple
             raise malformed(f"no JSON: {data[:60]!r}") from error
         if not isinstance(chunk, dict):
             raise malformed(f"no object: {data[:60]!r}")
-        if isinstance(problem := chunk.get("error"), dict):
-            code = problem.get("code")
-            raise refusal(code if isinstance(code, int) else 200, str(problem.get("message", problem)), name)
+        if (words := error_words(chunk)) is not None:
+            raise refusal(_status(chunk), words, name)
         yield chunk, arrived
+
+
+def _status(chunk: dict[str, Any]) -> int:
+    """The HTTP status that an error in a stream would have had, as far as it says; else the stream's own."""
+    held = chunk["error"] if isinstance(chunk.get("error"), dict) else chunk
+    return next((code for name in ("code", "status") if (code := _whole(held.get(name))) is not None and 400 <= code < 600), 200)
 
 
 @dataclass
@@ -164,9 +169,11 @@ class StreamReader:
     position: int = 0
     text: str = ""
     joined: bytearray = field(default_factory=bytearray)
-    finish: str | None = None
+    finish: Ending | None = None
     stop_reason: Any = None
     knows_reason: bool = False
+    #: Text came after a reason to end: where such a reply really ends, only its [DONE] says.
+    went_on: bool = False
     reported: ServerReported | None = None
     speculation: SpeculationReported | None = None
     prompt_ids: tuple[int, ...] = ()
@@ -186,8 +193,9 @@ class StreamReader:
         if ids := _ids(choice.get("prompt_token_ids")) or _ids(chunk.get("prompt_token_ids")):  # a completion's, a chat's
             self.prompt_ids = ids
         self.text += text
-        if isinstance(choice.get("finish_reason"), str):
-            self.finish, self.stop_reason = choice["finish_reason"], choice.get("stop_reason")
+        self.went_on |= self.finish is not None and bool(text)
+        if (finish := ending(choice.get("finish_reason"))) is not None:
+            self.finish, self.stop_reason = finish, choice.get("stop_reason")
             self.knows_reason = "stop_reason" in choice or not self.lane.stop
         ids = _ids(choice.get("token_ids"))
         told = _told(choice.get("logprobs"), ids)
@@ -219,7 +227,7 @@ class StreamReader:
         rivals = [(token.id if piece == token.piece and id_ is None else id_, piece) for id_, piece, _ in token.candidates]
         chosen, *ids = self.pieces.identify([(token.id, token.piece), *rivals])
         # The end of the text is named by its token, which adds nothing to it.
-        by_token = last and self.finish == "stop" and self.knows_reason and not isinstance(self.stop_reason, str)
+        by_token = last and self._ended_by() == "eos"
         special = by_token and not self.text.encode().endswith(token.piece)
         view = self._view(chosen, ids, token)
         fresh = {} if chosen in self._named else {chosen: TokenName(chosen, token.piece, special and bool(token.piece))}
@@ -291,15 +299,31 @@ class StreamReader:
         if self.finish is None:
             told = Text("The stream ended without saying why.", "流在未说明原因的情况下结束。")
             return [*events, (False, self.failed(told, "server_broke_off", at))]
-        if self.finish == "length":
-            return [*events, (False, Finished("length", "max_new_tokens", at))]
+        if self.finish.reason is None:
+            return [*events, (False, self.failed(*self.finish.failure, at))]
+        if self.finish.reason == "length":
+            return [*events, (False, Finished("length", self.finish.detail or self._limit(), at))]
         whole = self.text.encode()
         cut = len(whole) if self.lane.stop and len(self.joined) > len(whole) and bytes(self.joined).startswith(whole) else None
-        if isinstance(self.stop_reason, str) or cut is not None:
-            detail = "stop_string"
-        else:
-            detail = "eos" if self.finish == "stop" and self.knows_reason else "server_stop"
+        detail = "stop_string" if cut is not None else self._ended_by() or "server_stop"
         return [*events, (False, Finished("stop", detail, at, cut=cut))]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text has come to a normal end, whatever becomes of the figures after it."""
+        return self.finish is not None and self.finish.reason is not None and not self.went_on
+
+    def _ended_by(self) -> Literal["eos", "stop_string", "context"] | None:
+        """What ended a text that stopped by itself; None where the server leaves that open."""
+        if self.finish is None or self.finish.reason != "stop":
+            return None
+        if isinstance(self.stop_reason, str):
+            return "stop_string"
+        return self.finish.detail or ("eos" if self.knows_reason else None)
+
+    def _limit(self) -> str:
+        """Whose limit a reply came to: ours, unless the server says that it wrote fewer tokens."""
+        return "server_length" if self._usage is not None and self._usage < self.lane.max_new_tokens else "max_new_tokens"
 
 
 def doubt(scores: list[float], scale: str) -> Any:
@@ -517,7 +541,7 @@ class ServerLane:
         except PlaygroundError as error:
             if self._stopped.is_set():
                 yield [self._end("cancelled", "stopped")]
-            elif reader.finish is not None:  # the text was whole, only its figures got lost
+            elif reader.whole:  # only its figures got lost
                 yield self._owned(reader.ended())
             else:
                 yield [(self.index, reader.failed(error.text, error.code, time.perf_counter() - self.race_started))]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx2
 
 from playground.backends import guarded_http
-from playground.backends.guarded_http import Bounds, ServerFailed, failure, malformed, refusal
+from playground.backends.guarded_http import Bounds, ServerFailed, error_words, failure, malformed, refusal, words_of
 from playground.backends.openai_api import chunks, metrics_text, opened
 from playground.backends.servers import Capabilities, ServerEntry
 from playground.errors import BadValue, PlaygroundError, Text
@@ -111,7 +111,7 @@ def _models(entry: ServerEntry) -> tuple[tuple[tuple[str, int | None], ...], str
     """The models with the longest text that each takes, and who the server says owns the first."""
     reply = _get(entry, f"{entry.api}/models")
     if reply.status_code != 200:
-        raise refusal(reply.status_code, reply.text, entry.name, reply.headers.get("location"))
+        raise refusal(reply.status_code, words_of(reply.text), entry.name, reply.headers.get("location"))
     try:
         raw = json.loads(reply.text)["data"]
         listed = [model for model in raw if isinstance(model, dict) and isinstance(model.get("id"), str) and model["id"]]
@@ -228,8 +228,8 @@ def _answers(entry: ServerEntry, chat: bool, body: dict[str, Any]) -> list[dict[
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise malformed("no JSON") from error
-    if isinstance(raw, dict) and isinstance(raw.get("error"), dict):
-        raise refusal(200, str(raw["error"].get("message")), entry.name)
+    if isinstance(raw, dict) and (words := error_words(raw)) is not None:
+        raise refusal(200, words, entry.name)
     choices = raw.get("choices") if isinstance(raw, dict) else None
     if not isinstance(choices, list):
         raise malformed("no choices")

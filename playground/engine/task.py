@@ -260,19 +260,27 @@ class Task:
         """What to tell when no token can be chosen: a NaN from the model, or stages that removed everything."""
         record = scored.records[b]
         steps = [("model", scored.raw[b]), *(record.stages if record is not None else [("the stages", scored.scores[b])])]
+        alive, removing = scored.raw.shape[-1], []  # who removed any: where stages contradict each other, each of them can be loosened
         for name, scores in steps:
+            left = int((scores > -float("inf")).sum())
+            removing, alive = [*removing, *([name] if left < alive else [])], left
             if bool(scores.isnan().any()) or bool((scores == float("inf")).any()):
                 return PlaygroundError(
                     "scores_not_finite",
                     Text("The scores after {stage} are not numbers (NaN or infinite).", "{stage} 之后的分数不是有效数字（NaN 或无穷大）。"),
                     stage=name,
                 )  # fmt: skip
-            if bool((scores == -float("inf")).all()):
-                return PlaygroundError(
-                    "no_token_left",
-                    Text("No token is left after {stage}: every one was removed. Loosen it.", "{stage} 之后没有剩下任何词元：全部被移除。请放宽它。"),
-                    stage=name,
-                )  # fmt: skip
+            if not left and len(removing) > 1:
+                told = Text(
+                    "No token is left after {stage}: it removed those that {others} had left. Loosen one of them.",
+                    "{stage} 之后没有剩下任何词元：它移除了 {others} 留下的全部词元。请放宽其中之一。",
+                )
+                return PlaygroundError("no_token_left", told, stage=name, others=", ".join(removing[:-1]))
+            if not left:
+                told = Text(
+                    "No token is left after {stage}: every one was removed. Loosen it.", "{stage} 之后没有剩下任何词元：全部被移除。请放宽它。"
+                )
+                return PlaygroundError("no_token_left", told, stage=name)
         return PlaygroundError("no_token_left", Text("No token is left to choose from.", "没有可选的词元。"))
 
     # --- rows --------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from playground.engine.stop import MaxNewTokens
 from playground.engine.strategies import Strategy, strategies
 from playground.engine.task import Task
 from playground.experiments.bench import read_bandwidth
+from playground.terminal import say
 from playground.trace import PromptRead, StepTimed, TokenChosen
 
 TOKENS = 64
@@ -141,7 +142,7 @@ def main() -> int:
     def tell(passed: bool | None, line: str) -> None:
         nonlocal failures
         failures += passed is False
-        print({True: "ok    ", False: "FAIL  ", None: "      "}[passed] + line, flush=True)
+        say({True: "ok    ", False: "FAIL  ", None: "      "}[passed] + line)
 
     greedy, sample = strategies.get("greedy")(), strategies.get("sample")()
     sampling = {"temperature": 0.8, "top_k": 50, "top_p": 0.95}

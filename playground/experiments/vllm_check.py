@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from playground import terminal
 from playground.backends import embedded, progress, servers
 from playground.backends.openai_api import metrics_text
 from playground.errors import PlaygroundError
@@ -81,7 +82,7 @@ class Report:
         self.failures = 0
 
     def say(self, line: str = "") -> None:
-        print(line, flush=True)
+        terminal.say(line)
 
     def check(self, passed: bool, line: str) -> None:
         self.failures += not passed
@@ -213,8 +214,8 @@ class CommandLine:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PLAYGROUND_SERVERS": f"{NAME}={self.server.url}"}
 
-    def compare(self, prompt: str, *lanes: str, meanwhile: Callable[[], None] = lambda: None) -> Trace:
-        """A comparison in float32, as its saved trace; `meanwhile` runs while it does."""
+    def compare(self, prompt: str, *lanes: str, meanwhile: Callable[[], None] = lambda: None, expected: int = 0) -> Trace:
+        """A comparison in float32, as its saved trace; `meanwhile` runs while it does, and `expected` is the exit status that is right."""
         file = self.folder / "trace.json"
         words = [word for lane in lanes for word in ("--lane", lane)]
         command = self.command("compare", "--prompt", prompt, *words, "--device", "cpu", "--dtype", "float32", "--json", str(file))
@@ -224,8 +225,8 @@ class CommandLine:
             status = process.wait(timeout=COMPARISON)
         finally:
             process.kill()
-        if status:
-            raise CheckImpossible(f"This ended with status {status}: {shlex.join(command)}")
+        if status != expected:
+            raise CheckImpossible(f"This ended with status {status}, not {expected}: {shlex.join(command)}")
         return Trace.from_json(file.read_bytes())
 
     def load(self, concurrency: str, repeats: int, requests: int, restart: Callable[[], dict[str, Any]]) -> tuple[LoadResult, str]:
@@ -263,7 +264,7 @@ class CommandLine:
         restarted = False
         try:
             for line in process.stderr:
-                print(line, end="", file=sys.stderr)
+                terminal.say(line.rstrip("\n"), error=True)
                 if "press Enter" in line:
                     if restarted:
                         raise CheckImpossible("The load experiment doesn't take the restarted server for a speculating one.")
@@ -471,7 +472,7 @@ def death_is_survived(report: Report, line: CommandLine, page: Visitor) -> None:
         line.server.kill()
 
     lanes = (f"greedy server={NAME} max_new_tokens={LONG}", f"greedy server={NAME} max_new_tokens={TOKENS}", f"greedy max_new_tokens={TOKENS}")
-    trace = line.compare(STORY, *lanes, meanwhile=kill)
+    trace = line.compare(STORY, *lanes, meanwhile=kill, expected=1)
     first, second, local = (list(trace.of(lane, Finished)) for lane in range(3))
     kept = trace.output(0)
     said = [(one[0].message or {}).get("en", "") if one else "" for one in (first, second)]

@@ -60,6 +60,7 @@ STOP_REASONS = {
     "stopped": Text("stopped by hand", "手动停止"),
     "out_of_memory": Text("out of memory", "内存不足"),
     "server_stop": Text("stopped by the server", "由服务器停止"),
+    "server_length": Text("a length limit of the server's", "服务器的长度上限"),
 }
 
 

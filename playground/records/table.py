@@ -79,8 +79,14 @@ def markdown(trace: Trace) -> str:
     formats = [model.number_format.en if model.number_format else None for model in about.models]
     models = ", ".join(f"{model.name} ({', '.join(filter(None, (how, model.device)))})" for model, how in zip(about.models, formats, strict=True))
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
-    lines += server_lines(trace)
+    lines += [*note_lines(trace), *server_lines(trace)]
     return "\n".join([*lines, "", f"{models} · {about.machine} · {about.created} · seed {about.request.get('seed')} · {versions}"])
+
+
+def note_lines(trace: Trace) -> list[str]:
+    """What a lane did otherwise than it was asked: a line per lane that has notes."""
+    told = ((lane.name, " ".join(note["en"] for note in lane.notes)) for lane in trace.about.lanes if lane.notes)
+    return [line for name, notes in told for line in ("", f"{name}: {notes}".replace("\n", " "))]
 
 
 def server_lines(trace: Trace) -> list[str]:
