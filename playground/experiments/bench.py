@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +33,39 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+#: A part of the bench ends within so many seconds or is given up by name; its pairs stop early enough to leave time for the rest of it.
+PART_SECONDS = 300.0
+PAIRS_SECONDS = 120.0
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in what takes longer; main thread only, and without effect where the system has no alarm."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"not measured within {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def pairs_within(most: int, seconds: float = PAIRS_SECONDS, least: int = 1, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
+    """The numbers of the pairs to measure: at least `least`, and no more than fit into so many seconds if all take as long as those so far."""
+    started = clock()
+    for pair in range(most):
+        if pair >= least and (clock() - started) * (pair + 1) / pair > seconds:
+            return
+        yield pair
+
+
 def spread(values: list[float]) -> dict[str, float]:
     """Median with the smallest and largest value beside it."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
@@ -41,12 +76,12 @@ def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto
     loaded = catalog.Catalog().get(catalog.DEFAULT, device, dtype)
     bandwidth = read_bandwidth(loaded.device)
     figures: dict[str, Any] = {"machine": local.machine(loaded.device), "versions": local.versions(), "read_bandwidth": bandwidth}
-    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, {pairs} pairs")
+    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, at most {pairs} pairs")
     for name, (lane, arguments) in SETTINGS.items():
         figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth)
         say(
             f"{name}: recorded lane {found['recorded']['median']:.1f} tokens/s, generate {found['generate']['median']:.1f} tokens/s, "
-            f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}); "
+            f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}, {found['pairs']} pairs); "
             f"step {found['step_seconds'] * 1e3:.1f} ms + recording {found['recording_seconds'] * 1e3:.2f} ms; "
             f"{found['bandwidth_share']:.0%} of the memory-bandwidth limit; "
             f"most KV cache held: {found['cache_bytes'] / 1e6:.1f} MB, generate {found['generate_cache_bytes'] / 1e6:.1f} MB"
@@ -63,7 +98,7 @@ def against_generate(
     trace: Trace | None = None
     recorded_run(endless, lane, tokens)
     generate_run(loaded, arguments, tokens)
-    for pair in range(pairs):
+    for pair in pairs_within(pairs, PAIRS_SECONDS / len(SETTINGS)):
         if pair % 2:
             b, held = generate_run(loaded, arguments, tokens)
             a, trace = recorded_run(endless, lane, tokens)
@@ -78,6 +113,7 @@ def against_generate(
     seconds = statistics.median(step.seconds for step in steps)
     moved = trace.about.models[0].weight_bytes + statistics.median(step.cache_bytes for step in steps)
     return {
+        "pairs": len(ratios),
         "recorded": spread(recorded),
         "generate": spread(generated),
         "ratio": spread(ratios),

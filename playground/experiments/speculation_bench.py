@@ -16,7 +16,7 @@ import torch
 from playground import presets
 from playground.backends import catalog, local
 from playground.backends.cores import threads
-from playground.experiments.bench import endless_config, spread
+from playground.experiments.bench import PAIRS_SECONDS, endless_config, pairs_within, spread
 from playground.request import Request
 from playground.trace import DraftJudged, StepTimed, Trace, VerifyCalibrated
 
@@ -53,7 +53,7 @@ def _ratio(found: dict[str, float]) -> str:
 def _on(loaded: catalog.LoadedModel, prompt: str, pairs: int, tokens: int) -> dict[str, Any]:
     lanes: dict[str, list[Trace]] = {name: [] for name in LANES}
     walls: dict[str, list[float]] = {name: [] for name in (*LANES, "generate")}
-    for turn in range(pairs + 1):  # the first round is a warm-up
+    for turn in pairs_within(pairs + 1, PAIRS_SECONDS / len(presets.PAIRS), least=2):  # the first round is a warm-up
         names = list(walls)
         for name in names if turn % 2 else reversed(names):
             if name == "generate":

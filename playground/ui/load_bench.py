@@ -19,7 +19,7 @@ from typing import Any
 
 from playground import presets
 from playground.backends.tiny_model import tiny_model
-from playground.experiments.bench import spread
+from playground.experiments.bench import pairs_within, spread
 from playground.line import Comparison, Line, Run
 from playground.request import Limits, Request
 from playground.trace import TokenChosen
@@ -61,7 +61,7 @@ def viewers(pairs: int, tokens: int, say: Callable[[str], None], people: int = P
         service.load(None)
         watched(service, clients, 1, tokens)
         watched(service, clients, people, tokens)  # both warm up
-        for pair in range(pairs):
+        for pair in pairs_within(pairs):
             order = (1, people) if pair % 2 else (people, 1)
             seconds, found = {}, {}
             for count in order:
@@ -77,10 +77,17 @@ def viewers(pairs: int, tokens: int, say: Callable[[str], None], people: int = P
         f"longest silence {max(longest):.2f} s; {missing} tokens missing"
     )
     say(
-        f"run with {people} viewers ÷ with 1: {ratio['median']:.3f} (min {ratio['min']:.3f}, max {ratio['max']:.3f}, {pairs} pairs); "
+        f"run with {people} viewers ÷ with 1: {ratio['median']:.3f} (min {ratio['min']:.3f}, max {ratio['max']:.3f}, {len(ratios)} pairs); "
         f"the clients themselves took {statistics.median(shares):.2f} cores of this machine"
     )
-    return {"people": people, "ratio": ratio, "updates_per_second": spread(updates), "longest_silence": max(longest), "missing_tokens": missing}
+    return {
+        "people": people,
+        "pairs": len(ratios),
+        "ratio": ratio,
+        "updates_per_second": spread(updates),
+        "longest_silence": max(longest),
+        "missing_tokens": missing,
+    }
 
 
 def watched(service: Service, clients: Connection, count: int, tokens: int) -> tuple[float, dict[str, Any]]:
@@ -95,6 +102,8 @@ def watched(service: Service, clients: Connection, count: int, tokens: int) -> t
     while not run.ended:
         with run.changed:
             run.changed.wait(timeout=0.5)
+        if run.phase == "paused" and not run.viewers:  # a run that nobody watches waits, and nobody comes back to it
+            raise RuntimeError("every viewer left before the run ended")
     ended = time.monotonic()
     found = clients.recv()
     written = sum(isinstance(event, TokenChosen) for _, event in run.events)

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from playground import presets
-from playground.experiments.bench import spread
+from playground.experiments.bench import pairs_within, spread
 from playground.line import Run
 from playground.request import Limits, Request
 from playground.trace import TokenChosen
@@ -76,7 +76,7 @@ def viewer_cost(service: Service, url: str, pairs: int, tokens: int) -> dict[str
     client = multiprocessing.get_context("spawn").Process(target=read_runs, args=(url, there), daemon=True)
     client.start()
     ratios, missing, expected = [], 0, 0
-    for pair in range(pairs + 1):
+    for pair in pairs_within(pairs + 1, least=2):
         without = unwatched_seconds(service, tokens) if pair % 2 else None
         asked = service.line.start(classic_lanes(tokens), secrets.token_hex(8))
         here.send(asked.id)
