@@ -52,7 +52,7 @@ class Made {
     this.afresh.disabled = !this.app.canStart;
     this.said.hidden = !this.note;
     this.said.textContent = said(this.note);
-    ref.share.hidden = !run;
+    ref.share.hidden = !run || Boolean(run.gone);
     const key = `${this.copied}${language}`;
     if (ref.share.dataset.key === key) return;
     ref.share.dataset.key = key;

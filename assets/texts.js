@@ -74,7 +74,6 @@ const TEXTS = {
   said_started: { en: "The run has started.", zh: "运行已开始。" },
   said_finished: { en: "The run has finished.", zh: "运行已完成。" },
   status_opening: { en: "Starting up…", zh: "正在启动…" },
-  lost: { en: "The server doesn't answer. Is it still running?", zh: "服务器没有响应。它还在运行吗？" },
 
   recorded: { en: "Recorded", zh: "录制" },
   recorded_region: { en: "Recording", zh: "录制" },

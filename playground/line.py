@@ -260,7 +260,13 @@ class Line:
         with self._lock:
             run = self._kept.get(run_id) if isinstance(run_id, str) else None
         if run is None:
-            raise PlaygroundError("run_unknown", Text("This run is no longer here: start it again.", "该运行已不在此处：请重新开始。"))
+            raise PlaygroundError(
+                "run_unknown",
+                Text(
+                    "This run is no longer here: runs live as long as the app that made them, and only the newest are kept. Run it again.",
+                    "该运行已不在此处：运行只在生成它的应用运行期间保留，且只保留最新的。请重新运行。",
+                ),
+            )
         return run
 
     def watch(self, run: Run) -> Viewer:
