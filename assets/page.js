@@ -38,7 +38,12 @@ class Page {
     this.missing = null; // the error about the run that was asked for, where the app doesn't have it
     this.fetched = new Map(); // name → the recording, once it is here
     this.connection = new Connection(server, () => this.left(), (another) => this.back(another));
-    this.tellPrepare = debounced(() => this.prepare(), 250);
+    this.stamp = 0; // counts what was asked: an answer to an older question is dropped
+    const later = debounced(() => this.prepare(), 250);
+    this.tellPrepare = () => {
+      this.stamp += 1;
+      later();
+    };
   }
 
   /** Call a function of the app: what comes back is its answer, or has an `error`. */
@@ -412,19 +417,26 @@ class Page {
     this.edit(uid, (lane) => Object.assign(lane, { name: "", knobs: {}, order: "transformers", defaults: "off", stop: [] }, clone(preset.lane), { uid }));
   }
 
-  /** What of a lane decides its output: if it differs from what ran, the card says so. */
+  /** What of the request decides a lane's output, the lane's own settings and all lanes' alike: if it differs from what ran, the card says so. */
   fingerprint(uid) {
     const lane = this.request.lanes.find((one) => one.uid === uid);
     if (!lane) return null;
     const { uid: _, name, ...rest } = lane;
-    return JSON.stringify(rest);
+    const { lanes, ...shared } = this.request;
+    return JSON.stringify([rest, shared]);
+  }
+
+  /** Whether what is asked now is what the run on the page was asked; names don't count. */
+  get sameAsRun() {
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    return Boolean(this.run) && uids.length === this.run.uids.length && uids.every((uid, index) => uid === this.run.uids[index] && this.ranAs.get(uid) === this.fingerprint(uid));
   }
 
   /** Ask what the request would run as; a lane whose newest value is refused goes back to its last good state. */
   async prepare() {
     const request = this.asked();
     const uids = this.request.lanes.map((lane) => lane.uid);
-    const stamp = (this.stamp = (this.stamp ?? 0) + 1);
+    const stamp = (this.stamp += 1);
     const answer = await this.call("prepare", request);
     if (stamp !== this.stamp) return;
     if (!this.connection.there) return; // asked again once the app is back
@@ -432,13 +444,14 @@ class Page {
     let reverted = false;
     const refuse = (uid, error) => {
       const good = this.lastGood.get(uid);
-      this.refused.set(uid, error);
       const at = this.request.lanes.findIndex((lane) => lane.uid === uid);
       // What was good until the model was changed can't go back to anything.
       if (good && at >= 0 && JSON.stringify(good) !== JSON.stringify(this.request.lanes[at])) {
         this.request.lanes[at] = clone(good);
         reverted = true;
-      }
+        this.refused.set(uid, { ...error, reverted: true });
+        if (this.editor.what?.lane !== uid) this.complainOf(error); // no field is there to say it beside
+      } else this.refused.set(uid, error);
     };
     if (answer.error) {
       const uid = uids[answer.error.values?.lane];
@@ -446,12 +459,14 @@ class Page {
       else this.promptError = answer.error;
     } else {
       this.prepared = answer;
+      this.preparedFor = JSON.stringify(request);
       answer.lanes.forEach((lane, index) => {
         const uid = uids[index];
         if (lane.error) return refuse(uid, lane.error);
         // Without the model only the recording knows what a lane inherits.
         const ran = this.run?.recorded && !lane.stages.length && this.ranAs.get(uid) === this.fingerprint(uid);
         this.effective.set(uid, ran ? { ...lane, stages: this.run.about.lanes[this.run.uids.indexOf(uid)].stages } : lane);
+        if (!this.refused.get(uid)?.reverted) this.refused.delete(uid);
         const now = this.request.lanes.find((one) => one.uid === uid);
         if (now) this.lastGood.set(uid, clone(now));
       });
@@ -506,9 +521,10 @@ class Page {
     return !(this.live && !this.guest) && !this.starting && this.connection.there && (this.ready || !this.needsModel) && !this.promptError;
   }
 
-  /** Ask for a run; with `reuse` one that was made here already may answer. */
-  async start(reuse = true) {
+  /** Ask for a run, or for what was made here where the button says so; with `afresh` for a run in any case. One that goes on is joined. */
+  async start(afresh = false) {
     if (!this.canStart) return;
+    const reuse = !afresh && (this.made.offered || "going");
     this.starting = true;
     this.drawStatus();
     const uids = this.request.lanes.map((lane) => lane.uid);
@@ -818,9 +834,12 @@ class Page {
     const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
     ref.run.disabled = !this.canStart && !live;
-    const seconds = this.promptError || this.refused.size ? null : this.prepared?.seconds; // what is refused won't run
-    ref.run.replaceChildren(icon("play"), el("span", {}, t(run?.recorded ? "run_here" : run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
-    ref.run.title = t("run_key");
+    const seconds = this.promptError || [...this.refused.values()].some((one) => !one.reverted) ? null : this.prepared?.seconds; // what is refused won't run
+    const showing = this.made.offered;
+    const name = showing ? "show_made" : run?.recorded ? "run_here" : run && this.sameAsRun ? "run_again" : "run";
+    ref.run.replaceChildren(icon(showing ? "check" : "play"), el("span", {}, t(name)), ...(seconds && !showing ? [el("span.run-time", {}, t("about_seconds", { time: durations(seconds) }))] : []));
+    ref.run.classList.toggle("showing", showing);
+    ref.run.title = showing ? t("show_made_help") : seconds ? `${t("run_key")} ${t("about_seconds_help")}` : t("run_key");
     ref.stop.hidden = !live || this.guest;
     ref.pause.hidden = !live || !can || !["running", "paused"].includes(phase);
     const pauseKey = phase === "paused" ? "resume" : "pause";
@@ -866,7 +885,7 @@ class Page {
     const { phase, place, seconds, text, progress } = run.state;
     const said_ = said(text);
     if (phase === "queued") {
-      if (place) return [seconds ? t("status_queued_seconds", { place, time: duration(seconds) }) : t("status_queued", { place }), -1];
+      if (place) return [seconds ? t("status_queued_seconds", { place, time: durations(seconds) }) : t("status_queued", { place }), -1];
       return [t("status_next"), -1];
     }
     if (phase === "loading") return [said_ || t("status_loading"), progress ?? -1];
@@ -885,7 +904,13 @@ class Page {
     if (uid) {
       this.refused.set(uid, error);
       this.draw();
-    } else this.problem = error;
+    } else this.complainOf(error);
+    if (uid) this.announce(said(error.text));
+  }
+
+  /** Tell of a mistake in the line of the status, for a while. */
+  complainOf(error) {
+    this.problem = error;
     this.drawStatus();
     this.announce(said(error.text));
     clearTimeout(this.forget);
@@ -910,6 +935,7 @@ class Page {
     ref.prompt.addEventListener("input", () => {
       this.request.prompt.text = ref.prompt.value;
       this.keep();
+      if (this.run) for (const card of this.lanes?.cards.values() ?? []) card.drawRun(); // whether it is still what was asked
       this.fitPrompt();
       this.tellPrepare();
     });

@@ -106,7 +106,7 @@ const TEXTS = {
   lane_empty: { en: "Tokens appear here as the model chooses them.", zh: "模型选出的词元会出现在这里。" },
   lane_reading: { en: "Reading the prompt…", zh: "正在读取提示词…" },
   lane_waiting: { en: "Waiting for its turn…", zh: "等待中…" },
-  lane_changed: { en: "Settings changed since this run.", zh: "本次运行后设置已更改。" },
+  lane_changed: { en: "Prompt or settings changed since this run.", zh: "本次运行后提示词或设置已更改。" },
   lane_new: { en: "Not in this run.", zh: "不在本次运行中。" },
   origin_library: { en: "transformers’ default", zh: "transformers 默认" },
   origin_model: { en: "the model’s default", zh: "模型默认" },

@@ -1,3 +1,4 @@
+# ruff: noqa: F401, F811  (fixtures are imported, and named again as arguments)
 """The page when the app behind it goes away and comes back, and what it says of runs that went with it."""
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from tests.test_page import Opener, browser, open_bare, recorded_counts, wait_fo
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-assert browser and open_bare and without_model  # fixtures
 Starter = Callable[[], AbstractContextManager[str]]
 
 
