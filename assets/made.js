@@ -28,7 +28,7 @@ class Made {
     this.app = app;
     this.forget();
     this.ago = el("span");
-    this.afresh = el("button.link", { type: "button", onclick: () => app.start(true) });
+    this.afresh = el("button.link", { type: "button", onclick: () => app.start(false) });
     this.said = el("p.made-note");
     app.ref.made.append(this.ago, this.afresh, this.said);
     app.ref.share.addEventListener("click", () => this.share());

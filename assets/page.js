@@ -521,15 +521,15 @@ class Page {
     return !(this.live && !this.guest) && !this.starting && this.connection.there && (this.ready || !this.needsModel) && !this.promptError;
   }
 
-  /** Ask for a run, or for what was made here where the button says so; with `afresh` for a run in any case. One that goes on is joined. */
-  async start(afresh = false) {
+  /** Ask for a run, or with `reuse` for what was made here where the button says so, and else to join one of the same that goes on. */
+  async start(reuse = true) {
     if (!this.canStart) return;
-    const reuse = !afresh && (this.made.offered || "going");
+    const how = reuse && (this.made.offered || "going");
     this.starting = true;
     this.drawStatus();
     const uids = this.request.lanes.map((lane) => lane.uid);
     const ranAs = uids.map((uid) => [uid, this.fingerprint(uid)]);
-    const answer = await this.call("start", this.asked(), this.visitor, reuse);
+    const answer = await this.call("start", this.asked(), this.visitor, how);
     this.starting = false;
     if (answer.error) {
       this.complain(answer.error);
