@@ -17,7 +17,7 @@ class Editor {
     this.drawing = false;
     this.held = false; // whether a slider or a button is: a press ends on the node on which it began
     this.body.addEventListener("change", (event) => { event.target.drawn = event.target.value; }, true);
-    this.body.addEventListener("pointerdown", () => { this.held = true; });
+    this.body.addEventListener("pointerdown", (event) => { this.held = !event.target.closest("select"); }); // a list that opens may swallow the end of the press
     for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, () => this.held && setTimeout(() => this.release()));
     this.body.addEventListener("focusout", () => !this.drawing && setTimeout(() => this.stale && this.draw()));
     this.what = null; // {lane: uid} or {settings: true}
