@@ -523,3 +523,4 @@ def test_a_slow_answer_never_overwrites_what_is_being_typed(open_page: Opener) -
     expect(page.locator("[data-focus=knob-top_p-slider]")).to_have_value("0.95")
     expect(page.locator(".lane").nth(1).locator(".chip", has_text="top-p")).to_have_text("top-p 0.95")
     expect(note).not_to_contain_text("top_p")
+    page.unroute_all(behavior="ignoreErrors")

@@ -190,6 +190,7 @@ def test_what_a_crowded_host_says_of_a_request_is_shown(open_page: Opener) -> No
     expect(page.locator("[data-ref=made] button")).to_be_hidden()
     wait_for_end(page)
     expect(page.locator("[data-ref=made] .made-note")).to_have_text("Many people are waiting here: 40 tokens.")
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_the_run_button_tells_a_range_of_seconds_and_only_of_what_was_measured(open_page: Opener) -> None:
