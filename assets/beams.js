@@ -710,7 +710,11 @@ class BeamsPanel {
     const { app } = this;
     const key = this.shown;
     const answer = await app.call("beams", app.run.id, this.lane, this.penalty);
-    if (this.shown !== key || answer.error) return;
+    if (this.shown !== key) return;
+    if (answer.error) {
+      if (answer.error.code === "lost") this.shown = null; // asked again at the next drawing
+      return;
+    }
     this.tables = answer;
     this.drawTables();
   }

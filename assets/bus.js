@@ -2,9 +2,10 @@
 // The server counts events (seq) over the run, and packets (n) within one stream; every asking is a stream with a number of its own.
 
 class Bus {
-  constructor(hear, lost) {
+  constructor(hear, lost, there) {
     this.hear = hear; // called with every packet that is in order
     this.lost = lost; // called when the stream is asked for again
+    this.there = there; // asks whether there is an app to hear from
     this.broken = false;
     this.stats = { packets: 0, gaps: 0, follows: 0 };
     this.run = null;
@@ -74,9 +75,15 @@ class Bus {
     this.lost();
   }
 
-  /** Nothing heard for a while: the stream is gone, or the server has nothing to tell. Asking again costs little. */
-  watch() {
-    if (!this.run || document.hidden || Date.now() - this.heard < this.patience) return;
+  /** Nothing heard for a while: the stream is gone, or the server has nothing to tell. Asking again costs little, where there is an app. */
+  async watch() {
+    const { run, seq } = this;
+    const silent = () => this.run && !document.hidden && Date.now() - this.heard >= this.patience;
+    if (!silent() || this.asking) return;
+    this.asking = true;
+    const there = await this.there();
+    this.asking = false;
+    if (!there || !silent() || run !== this.run || seq !== this.seq) return;
     this.patience = Math.min(this.patience * 2, 8000);
     this.resume();
   }

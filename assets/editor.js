@@ -13,6 +13,13 @@ class Editor {
       this.close();
     });
     root.append(this.panel);
+    this.stale = false; // whether a drawing waits until nobody types
+    this.drawing = false;
+    this.held = false; // whether a slider or a button is: a press ends on the node on which it began
+    this.body.addEventListener("change", (event) => { event.target.drawn = event.target.value; }, true);
+    this.body.addEventListener("pointerdown", (event) => { this.held = !event.target.closest("select"); }); // a list that opens may swallow the end of the press
+    for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, () => this.held && setTimeout(() => this.release()));
+    this.body.addEventListener("focusout", () => !this.drawing && setTimeout(() => this.stale && this.draw()));
     this.what = null; // {lane: uid} or {settings: true}
     this.opener = null;
     this.open_sections = new Set(["common"]);
@@ -36,23 +43,43 @@ class Editor {
     this.panel.classList.toggle("left", Boolean(card) && (card.left + card.right) / 2 > innerWidth / 2 && card.left > 430 && !isNarrow());
     this.panel.hidden = false;
     document.documentElement.classList.add("drawer-open");
-    this.draw();
+    this.draw(true);
     this.body.scrollTop = 0;
     this.closer.focus({ preventScroll: true });
   }
 
   close() {
     if (!this.what) return;
+    if (this.app.refused.get(this.what.lane)?.reverted) this.app.refused.delete(this.what.lane);
     this.what = null;
+    this.stale = this.held = false;
     this.panel.hidden = true;
     document.documentElement.classList.remove("drawer-open");
     this.app.popover.hide();
     if (this.opener?.isConnected) this.opener.focus({ preventScroll: true });
   }
 
-  /** Draw anew, keeping the place: what had the focus has it again. */
-  draw() {
+  /** What was held was let go. */
+  release() {
+    this.held = false;
+    if (this.stale) this.draw();
+  }
+
+  /** The text field that has the focus, if one has. */
+  get typedIn() {
+    const node = document.activeElement;
+    return this.body.contains(node) && node.matches("textarea, input:not([type=range], [type=checkbox], [type=radio])") ? node : null;
+  }
+
+  /** Draw anew, keeping the place: what had the focus has it again. A field belongs to who types: nothing is drawn under their hands. */
+  draw(opening = false) {
     if (!this.what) return;
+    const typed = opening ? null : this.typedIn;
+    if (!opening && (this.held || (typed && typed.value !== typed.drawn))) {
+      this.stale = true;
+      return;
+    }
+    this.stale = false;
     const lane = this.what.lane ? this.app.request.lanes.find((one) => one.uid === this.what.lane) : null;
     if (this.what.lane && !lane) return this.close();
     const focused = document.activeElement?.closest?.("[data-focus]")?.dataset.focus;
@@ -61,9 +88,22 @@ class Editor {
     this.title.textContent = lane ? t("lane_settings", { name: lane.name || t("lane", { number: this.app.request.lanes.indexOf(lane) + 1 }) }) : t("settings");
     this.panel.setAttribute("aria-label", this.title.textContent);
     this.panel.style.setProperty("--lane", lane ? this.app.colourOf(lane.uid) : "var(--accent)");
+    this.drawing = true;
     this.body.replaceChildren(...(lane ? this.lane(lane) : this.settings()).filter(Boolean));
+    for (const node of this.body.querySelectorAll("input, textarea")) node.drawn = node.value;
     this.body.scrollTop = scroll;
-    if (focused) this.body.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    if (focused) this.focusAgain(this.body.querySelector(`[data-focus="${CSS.escape(focused)}"]`), typed);
+    this.drawing = false;
+  }
+
+  /** What had the focus has it again; in a text field its text stays, and what holds is shown once the field is left. */
+  focusAgain(node, typed) {
+    if (typed && node && typed.value !== node.value) {
+      node.value = node.drawn = typed.value;
+      this.stale = true;
+    }
+    node?.focus({ preventScroll: true });
+    if (typed && node && typed.selectionStart !== null) node.setSelectionRange(typed.selectionStart, typed.selectionEnd);
   }
 
   // --- one lane ----------------------------------------------------------------------------
@@ -78,7 +118,7 @@ class Editor {
     const common = declarations.stages.filter((stage) => stage.common);
     const rest = declarations.stages.filter((stage) => !stage.common);
     return [
-      refused && !shownAtKnob ? el("p.error", { role: "alert" }, t("not_applied", { text: said(refused.text) })) : null,
+      refused && !shownAtKnob ? el("p.error", { role: "alert" }, refusal(refused)) : null,
       this.field("lane-name", t("name"), null, el("input", { type: "text", maxlength: "60", value: lane.name, onchange: (event) => edit((one) => { one.name = event.target.value; }) })),
       ...serverFields(this, lane),
       this.field("lane-strategy", t("strategy"), said(strategy.summary), this.choice(declarations.strategies.map((one) => [one.name, said(one.label)]), lane.strategy,
@@ -119,7 +159,7 @@ class Editor {
     const label = said(knob.label);
     const set = (next) => app.edit(lane.uid, (one) => { one.knobs[name] = next; });
     const refused = app.refused.get(lane.uid);
-    const message = refused?.values?.name === name ? t("not_applied", { text: said(refused.text) }) : null;
+    const message = refused?.values?.name === name ? refusal(refused) : null;
     const isOff = !asked && inherited === undefined;
     const status = asked
       ? el("button.reset", { type: "button", title: t("reset_knob", { name: label }), "aria-label": t("reset_knob", { name: label }), onclick: () => app.edit(lane.uid, (one) => { delete one.knobs[name]; }) }, "↺")
@@ -273,6 +313,9 @@ function asksFor(strategy, lane, knob) {
   const other = strategy.knobs[name];
   return asksFor(strategy, lane, other) && values.includes(lane.knobs[name] ?? other.default);
 }
+
+/** What to say of a refused value: that the last good one stays, where there is one. */
+const refusal = (error) => (error.reverted ? t("not_applied", { text: said(error.text) }) : said(error.text));
 
 function labelled(node, label) {
   node.setAttribute("aria-label", label);

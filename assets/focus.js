@@ -248,7 +248,7 @@ class Focus {
     const id = app.run.id;
     const answer = await app.call("record", id);
     if (app.run?.id !== id) return;
-    if (!app.run.live) this.recorded = id;
+    if (!app.run.live && !answer.error) this.recorded = id;
     this.markdown = answer.markdown ?? "";
     this.recordBody.replaceChildren(...(answer.error ? [el("p.error", {}, said(answer.error.text))] : markdownBlocks(this.markdown)));
   }

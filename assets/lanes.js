@@ -181,7 +181,7 @@ class LaneCard {
     }
     this.drawNumbers(log);
     const changed = run && (!log ? t("lane_new") : app.ranAs.get(this.uid) !== app.fingerprint(this.uid) ? t("lane_changed") : null);
-    const refused = app.refused.get(this.uid);
+    const refused = app.refused.get(this.uid)?.reverted ? null : app.refused.get(this.uid); // a value that went back is told of beside its field
     const text = [refused ? said(refused.text) : null, log?.finished?.message ? said(log.finished.message) : null, doubtNote(log), ...(this.configNotes ?? []), changed].filter(Boolean).join(" ");
     this.note.hidden = !text;
     this.note.textContent = text;

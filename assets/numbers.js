@@ -15,6 +15,14 @@ function duration(seconds) {
   return `${Math.round(seconds * 1000)} ms`;
 }
 
+/** From how many to how many seconds. */
+function durations([low, high]) {
+  const [from, to] = [duration(low), duration(high)];
+  if (from === to) return from;
+  const [number, unit] = from.split(" ");
+  return `${unit === to.split(" ")[1] ? number : from}–${to}`;
+}
+
 function milliseconds(seconds) {
   const ms = seconds * 1000;
   return `${ms >= 100 ? Math.round(ms) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2)} ms`;

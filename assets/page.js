@@ -9,7 +9,6 @@ const RECORDED = "recording:";
 class Page {
   constructor(root, server) {
     this.root = root;
-    this.server = server;
     this.ref = Object.fromEntries([...root.querySelectorAll("[data-ref]")].map((node) => [node.dataset.ref, node]));
     this.visitor = memory.read(localStorage, "visitor");
     if (typeof this.visitor !== "string") {
@@ -36,21 +35,47 @@ class Page {
     this.starting = false;
     this.foreign = false; // the run is somebody else's, and its request isn't known yet
     this.guest = false; // the run is somebody else's: it can be watched, not controlled
-    this.reachable = true;
-    this.tellPrepare = debounced(() => this.prepare(), 250);
+    this.missing = null; // the error about the run that was asked for, where the app doesn't have it
+    this.fetched = new Map(); // name → the recording, once it is here
+    this.connection = new Connection(server, () => this.left(), (another) => this.back(another));
+    this.stamp = 0; // counts what was asked: an answer to an older question is dropped
+    const later = debounced(() => this.prepare(), 250);
+    this.tellPrepare = () => {
+      this.stamp += 1;
+      later();
+    };
   }
 
-  /** Call a server function; a server that doesn't answer gives an error like any other. */
-  async call(name, ...values) {
-    try {
-      const answer = await this.server[name](values);
-      this.reachable = true;
-      return answer ?? {};
-    } catch (error) {
-      console.error(error);
-      this.reachable = false;
-      return { error: { code: "lost", text: TEXTS.lost, values: {} } };
-    }
+  /** Call a function of the app: what comes back is its answer, or has an `error`. */
+  call(name, ...values) {
+    return this.connection.call(name, ...values);
+  }
+
+  /** The app is gone: what is here stays, and the page says so. */
+  left() {
+    this.drawGone();
+    this.draw();
+  }
+
+  /** An app is there again: take up what broke off. Another process knows neither the run nor the models of the one before. */
+  async back(another) {
+    this.problem = null;
+    if (another) this.models = null;
+    this.drawGone();
+    this.draw();
+    if (!this.bus) return; // still opening: that goes on by itself
+    if (this.run && !this.run.recorded && (another || this.run.live)) this.bus.follow(this.run.id, this.bus.seq);
+    this.watchModels();
+    this.servers.load();
+    if (this.whole) this.prepare();
+    if (this.recordings.length) return;
+    this.recordings = (await this.call("recordings")).entries ?? [];
+    this.drawRecorded();
+  }
+
+  drawGone() {
+    this.ref.gone.hidden = this.connection.there;
+    this.ref.gone.textContent = this.connection.there ? "" : t("gone", { lost: t("lost") });
   }
 
   async open() {
@@ -78,7 +103,7 @@ class Page {
     this.whatIf = new WhatIf(this);
     this.focus = new Focus(this, this.ref.focus);
     translate(this.ref.focus);
-    this.bus = new Bus((packet) => this.heard(packet), () => this.drawStatus());
+    this.bus = new Bus((packet) => this.heard(packet), () => this.drawStatus(), () => this.connection.look());
     if (recording) this.show(recording);
     else this.resume();
     this.draw();
@@ -113,7 +138,7 @@ class Page {
     const linked = new URLSearchParams(location.search).get("run");
     const named = String(linked ?? memory.read(sessionStorage, "run")?.id ?? `${RECORDED}classic`);
     const wanted = named.startsWith(RECORDED);
-    const [list, recording] = await Promise.all([this.call("recordings"), wanted ? this.call("recording", named.slice(RECORDED.length)) : null]);
+    const [list, recording] = await Promise.all([this.call("recordings"), wanted ? this.fetchRecording(named.slice(RECORDED.length)) : null]);
     this.recordings = list.entries ?? [];
     if (!wanted) return null;
     const own = this.ownRequest();
@@ -133,7 +158,7 @@ class Page {
     this.bus.leave();
     this.foreign = this.guest = false;
     this.made.forget();
-    this.problem = this.promptError = this.prepared = null;
+    this.problem = this.promptError = this.prepared = this.missing = null;
     this.setRequest(recording.about.request);
     const uids = this.request.lanes.map((lane) => lane.uid);
     this.run = Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
@@ -154,8 +179,15 @@ class Page {
     else this.replay.play();
   }
 
+  /** A recording never changes: once here, it needs no app. */
+  async fetchRecording(name) {
+    const recording = this.fetched.get(name) ?? (await this.call("recording", name));
+    if (!recording.error) this.fetched.set(name, recording);
+    return recording;
+  }
+
   async chooseRecording(name) {
-    const recording = await this.call("recording", name);
+    const recording = await this.fetchRecording(name);
     if (recording.error) return this.complain(recording.error);
     if (this.live || this.starting) return undefined;
     this.editor.close();
@@ -221,13 +253,16 @@ class Page {
   }
 
   recordingsMenu() {
-    const build = () => [el("p.menu-help", {}, t("recordings_help")), el("div.menu", { role: "menu" },
-      this.recordings.map((one) => el("button.menu-item.recording", { type: "button", role: "menuitem", onclick: () => {
+    const item = (one) => {
+      const away = !this.connection.there && !this.fetched.has(one.name);
+      return el("button.menu-item.recording", { type: "button", role: "menuitem", disabled: away, onclick: () => {
         this.popover.hide();
         this.chooseRecording(one.name);
-      } }, icon("play"), el("span", {}, el("b", {}, said(one.title)), el("span.muted", {}, said(one.line))))), this.opener.item())];
+      } }, icon("play"), el("span", {}, el("b", {}, said(one.title)), el("span.muted", {}, away ? t("recording_away") : said(one.line))));
+    };
+    const build = () => [el("p.menu-help", {}, t("recordings_help")), el("div.menu", { role: "menu" }, this.recordings.map(item), this.opener.item())];
     this.popover.show(this.ref.recordings, build, 0);
-    setTimeout(() => this.popover.box.querySelector(".menu-item")?.focus(), 30);
+    setTimeout(() => this.popover.box.querySelector(".menu-item:not(:disabled)")?.focus(), 30);
   }
 
   // --- what is asked -----------------------------------------------------------------------
@@ -382,32 +417,41 @@ class Page {
     this.edit(uid, (lane) => Object.assign(lane, { name: "", knobs: {}, order: "transformers", defaults: "off", stop: [] }, clone(preset.lane), { uid }));
   }
 
-  /** What of a lane decides its output: if it differs from what ran, the card says so. */
+  /** What of the request decides a lane's output, the lane's own settings and all lanes' alike: if it differs from what ran, the card says so. */
   fingerprint(uid) {
     const lane = this.request.lanes.find((one) => one.uid === uid);
     if (!lane) return null;
     const { uid: _, name, ...rest } = lane;
-    return JSON.stringify(rest);
+    const { lanes, ...shared } = this.request;
+    return JSON.stringify([rest, shared]);
+  }
+
+  /** Whether what is asked now is what the run on the page was asked; names don't count. */
+  get sameAsRun() {
+    const uids = this.request.lanes.map((lane) => lane.uid);
+    return Boolean(this.run) && uids.length === this.run.uids.length && uids.every((uid, index) => uid === this.run.uids[index] && this.ranAs.get(uid) === this.fingerprint(uid));
   }
 
   /** Ask what the request would run as; a lane whose newest value is refused goes back to its last good state. */
   async prepare() {
     const request = this.asked();
     const uids = this.request.lanes.map((lane) => lane.uid);
-    const stamp = (this.stamp = (this.stamp ?? 0) + 1);
+    const stamp = (this.stamp += 1);
     const answer = await this.call("prepare", request);
     if (stamp !== this.stamp) return;
+    if (!this.connection.there) return; // asked again once the app is back
     this.promptError = null;
     let reverted = false;
     const refuse = (uid, error) => {
       const good = this.lastGood.get(uid);
-      this.refused.set(uid, error);
       const at = this.request.lanes.findIndex((lane) => lane.uid === uid);
       // What was good until the model was changed can't go back to anything.
       if (good && at >= 0 && JSON.stringify(good) !== JSON.stringify(this.request.lanes[at])) {
         this.request.lanes[at] = clone(good);
         reverted = true;
-      }
+        this.refused.set(uid, { ...error, reverted: true });
+        if (this.editor.what?.lane !== uid) this.complainOf(error); // no field is there to say it beside
+      } else this.refused.set(uid, error);
     };
     if (answer.error) {
       const uid = uids[answer.error.values?.lane];
@@ -415,12 +459,14 @@ class Page {
       else this.promptError = answer.error;
     } else {
       this.prepared = answer;
+      this.preparedFor = JSON.stringify(request);
       answer.lanes.forEach((lane, index) => {
         const uid = uids[index];
         if (lane.error) return refuse(uid, lane.error);
         // Without the model only the recording knows what a lane inherits.
         const ran = this.run?.recorded && !lane.stages.length && this.ranAs.get(uid) === this.fingerprint(uid);
         this.effective.set(uid, ran ? { ...lane, stages: this.run.about.lanes[this.run.uids.indexOf(uid)].stages } : lane);
+        if (!this.refused.get(uid)?.reverted) this.refused.delete(uid);
         const now = this.request.lanes.find((one) => one.uid === uid);
         if (now) this.lastGood.set(uid, clone(now));
       });
@@ -460,8 +506,9 @@ class Page {
 
   // --- the run -----------------------------------------------------------------------------
 
+  /** Whether a run goes on; of one in an app that is gone nobody can say so. */
   get live() {
-    return Boolean(this.run?.live);
+    return Boolean(this.run?.live) && this.connection.there;
   }
 
   /** Whether any lane runs on this machine. */
@@ -471,20 +518,22 @@ class Page {
 
   /** Whether a run can be asked for now; watching somebody else's keeps nobody from it. */
   get canStart() {
-    return !(this.live && !this.guest) && !this.starting && (this.ready || !this.needsModel) && !this.promptError;
+    return !(this.live && !this.guest) && !this.starting && this.connection.there && (this.ready || !this.needsModel) && !this.promptError;
   }
 
-  /** Ask for a run; with `reuse` one that was made here already may answer. */
+  /** Ask for a run, or with `reuse` for what was made here where the button says so, and else to join one of the same that goes on. */
   async start(reuse = true) {
     if (!this.canStart) return;
+    const how = reuse && (this.made.offered || "going");
     this.starting = true;
     this.drawStatus();
     const uids = this.request.lanes.map((lane) => lane.uid);
     const ranAs = uids.map((uid) => [uid, this.fingerprint(uid)]);
-    const answer = await this.call("start", this.asked(), this.visitor, reuse);
+    const answer = await this.call("start", this.asked(), this.visitor, how);
     this.starting = false;
     if (answer.error) {
       this.complain(answer.error);
+      this.drawRecorded();
       return;
     }
     this.guest = !answer.yours;
@@ -502,7 +551,7 @@ class Page {
   /** Follow a run from its beginning. */
   begin(id, uids) {
     this.replay?.leave();
-    this.replay = null;
+    this.replay = this.missing = null;
     this.run = new Run(id, uids);
     this.made.forget();
     this.stats.tokens = {};
@@ -539,16 +588,25 @@ class Page {
     this.tellPrepare();
   }
 
+  /** The app doesn't have the run: say so, and keep what was heard of it. */
+  miss(state) {
+    memory.write(sessionStorage, "run", null);
+    this.foreign = this.guest = false;
+    this.made.forget();
+    this.missing = state.error;
+    const { run } = this;
+    if (run.lanes.some((lane) => lane.tokens.length)) Object.assign(run, { gone: true, state: { ...run.state, phase: "failed", error: state.error } });
+    else this.run = null;
+    this.announce(said(state.error.text));
+    this.tellPrepare();
+    this.draw();
+  }
+
   heard(packet) {
     const { run } = this;
     if (!run || packet.run !== run.id) return;
     const before = run.state.phase;
-    if (packet.state.error?.code === "run_unknown") {
-      memory.write(sessionStorage, "run", null);
-      this.run = null;
-      this.draw();
-      return;
-    }
+    if (packet.state.error?.code === "run_unknown") return this.miss(packet.state);
     if (packet.about && this.foreign) this.adopt(packet.about);
     run.apply(packet);
     Object.assign(this.stats, { packets: this.bus.stats.packets, gaps: this.bus.stats.gaps });
@@ -689,6 +747,7 @@ class Page {
     this.ref.run.replaceChildren(icon("play"), t("run"));
     this.ref.run.disabled = true;
     for (const name of ["pause", "step", "stop"]) this.ref[name].replaceChildren(icon(name), t(name));
+    this.drawGone();
     this.parameters.speak();
     this.serversPage.speak();
   }
@@ -776,10 +835,13 @@ class Page {
     const phase = run?.recorded ? undefined : run?.state.phase;
     const can = Boolean(this.declarations?.pause) && !this.guest;
     ref.run.hidden = live;
-    ref.run.disabled = (this.needsModel && !this.ready) || this.starting || Boolean(this.promptError);
-    const seconds = this.promptError || this.refused.size ? null : this.prepared?.seconds; // what is refused won't run
-    ref.run.replaceChildren(icon("play"), el("span", {}, t(run?.recorded ? "run_here" : run ? "run_again" : "run")), ...(seconds ? [el("span.run-time", {}, t("about_seconds", { time: duration(seconds) }))] : []));
-    ref.run.title = t("run_key");
+    ref.run.disabled = !this.canStart && !live;
+    const seconds = this.promptError || [...this.refused.values()].some((one) => !one.reverted) ? null : this.prepared?.seconds; // what is refused won't run
+    const showing = this.made.offered;
+    const name = showing ? "show_made" : run?.recorded ? "run_here" : run && this.sameAsRun ? "run_again" : "run";
+    ref.run.replaceChildren(icon(showing ? "check" : "play"), el("span", {}, t(name)), ...(seconds && !showing ? [el("span.run-time", {}, t("about_seconds", { time: durations(seconds) }))] : []));
+    ref.run.classList.toggle("showing", showing);
+    ref.run.title = showing ? t("show_made_help") : seconds ? `${t("run_key")} ${t("about_seconds_help")}` : t("run_key");
     ref.stop.hidden = !live || this.guest;
     ref.pause.hidden = !live || !can || !["running", "paused"].includes(phase);
     const pauseKey = phase === "paused" ? "resume" : "pause";
@@ -794,11 +856,12 @@ class Page {
     let text = "";
     let progress = null; // 0..1, or -1 for "don't know how far"
     let wrong = false;
-    if (!this.reachable) [text, wrong] = [t("lost"), true];
+    if (!this.connection.there) [text, wrong] = [t("lost"), true];
     else if (this.problem) [text, wrong] = [said(this.problem.text), true];
     else if (this.starting) text = t("status_starting");
     else if (live && this.bus.broken) text = t("status_reconnecting");
     else if (live) [text, progress] = this.runStatus();
+    else if (this.missing) [text, wrong] = [said(this.missing.text), true];
     else if (phase === "failed") [text, wrong] = [said(run.state.error?.text) || t("status_failed"), true];
     else if (models && models.state !== "ready" && this.needsModel) {
       text = models.error ? said(models.error.text) : said(models.text) || t(`state_${models.state}`);
@@ -824,7 +887,7 @@ class Page {
     const { phase, place, seconds, text, progress } = run.state;
     const said_ = said(text);
     if (phase === "queued") {
-      if (place) return [seconds ? t("status_queued_seconds", { place, time: duration(seconds) }) : t("status_queued", { place }), -1];
+      if (place) return [seconds ? t("status_queued_seconds", { place, time: durations(seconds) }) : t("status_queued", { place }), -1];
       return [t("status_next"), -1];
     }
     if (phase === "loading") return [said_ || t("status_loading"), progress ?? -1];
@@ -843,7 +906,13 @@ class Page {
     if (uid) {
       this.refused.set(uid, error);
       this.draw();
-    } else this.problem = error;
+    } else this.complainOf(error);
+    if (uid) this.announce(said(error.text));
+  }
+
+  /** Tell of a mistake in the line of the status, for a while. */
+  complainOf(error) {
+    this.problem = error;
     this.drawStatus();
     this.announce(said(error.text));
     clearTimeout(this.forget);
@@ -868,6 +937,7 @@ class Page {
     ref.prompt.addEventListener("input", () => {
       this.request.prompt.text = ref.prompt.value;
       this.keep();
+      if (this.run) for (const card of this.lanes?.cards.values() ?? []) card.drawRun(); // whether it is still what was asked
       this.fitPrompt();
       this.tellPrepare();
     });

@@ -29,6 +29,7 @@ class Plot {
     this.drawnAt = 0;
     this.cost = 0;
     this.busy = false;
+    this.failed = false; // whether the last answer was none: asked again, but not at the pace of a picture that moves
     this.timer = null;
     this.data = null;
     new IntersectionObserver(([entry]) => {
@@ -79,7 +80,7 @@ class Plot {
     this.timer = setTimeout(() => {
       this.timer = null;
       this.draw();
-    }, Math.max(0, this.pause() - (performance.now() - this.drawnAt)));
+    }, Math.max(0, (this.failed ? LOOK.gone : this.pause()) - (performance.now() - this.drawnAt)));
   }
 
   async draw() {
@@ -91,6 +92,7 @@ class Plot {
       const library = await loadPlotly();
       began = performance.now();
       const answer = await this.ask(key);
+      this.failed = Boolean(answer.error);
       if (answer.error) {
         this.caption.textContent = said(answer.error.text);
         return;
@@ -109,6 +111,7 @@ class Plot {
       this.drawnKey = JSON.stringify(key);
       this.app.stats.draws += 1;
     } catch (error) {
+      this.failed = true;
       this.caption.textContent = t("lost");
       console.error(error);
     } finally {

@@ -71,6 +71,7 @@ class Run {
     this.sharedPrompt = null;
     this.sampled = false; // whether a GPU was
     this.recorded = false; // whether it is a recording that plays
+    this.gone = false; // whether the app has forgotten it
     this.lanes = uids.map(() => new LaneLog());
   }
 

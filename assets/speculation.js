@@ -381,7 +381,11 @@ class SpeculationPanel {
     const { app } = this;
     const key = this.shown;
     const answer = await app.call("speculation", app.run.id, this.lane);
-    if (this.shown !== key || answer.error) return;
+    if (this.shown !== key) return;
+    if (answer.error) {
+      if (answer.error.code === "lost") this.shown = null; // asked again at the next drawing
+      return;
+    }
     this.tables = answer;
     this.drawTables();
     this.which.want();

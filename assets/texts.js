@@ -75,7 +75,6 @@ const TEXTS = {
   said_started: { en: "The run has started.", zh: "运行已开始。" },
   said_finished: { en: "The run has finished.", zh: "运行已完成。" },
   status_opening: { en: "Starting up…", zh: "正在启动…" },
-  lost: { en: "The server doesn't answer. Is it still running?", zh: "服务器没有响应。它还在运行吗？" },
 
   recorded: { en: "Recorded", zh: "录制" },
   recorded_region: { en: "Recording", zh: "录制" },
@@ -108,7 +107,7 @@ const TEXTS = {
   lane_empty: { en: "Tokens appear here as the model chooses them.", zh: "模型选出的词元会出现在这里。" },
   lane_reading: { en: "Reading the prompt…", zh: "正在读取提示词…" },
   lane_waiting: { en: "Waiting for its turn…", zh: "等待中…" },
-  lane_changed: { en: "Settings changed since this run.", zh: "本次运行后设置已更改。" },
+  lane_changed: { en: "Prompt or settings changed since this run.", zh: "本次运行后提示词或设置已更改。" },
   lane_new: { en: "Not in this run.", zh: "不在本次运行中。" },
   origin_library: { en: "transformers’ default", zh: "transformers 默认" },
   origin_model: { en: "the model’s default", zh: "模型默认" },

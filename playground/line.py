@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from playground.errors import Cancelled, PlaygroundError, Text
+from playground.expected import Expected, Range, time_used
 from playground.trace import About, ChunkArrived, Finished, LaneEvent, StepTimed, Trace
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Run:
     visitor: str
     #: What besides the request decides the trace (the device, the numbers' type).
     settings: tuple[str, ...] = ()
+    #: Tokens of every lane's prompt, where whoever asked could tell.
+    prompts: tuple[int, ...] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     created: float = field(default_factory=time.monotonic)
     phase: Phase = "queued"
@@ -101,7 +104,7 @@ class Run:
     viewers: int = 0
     left: float | None = None
     wants: Literal["run", "pause", "stop"] = "run"
-    #: Seconds of its steps so far, recording included, and how many tokens they brought.
+    #: Seconds of its prompts and steps so far, recording included, and how many tokens they brought.
     spent: float = 0.0
     tokens: int = 0
     steps: Iterator[list[LaneEvent]] | None = None
@@ -124,7 +127,7 @@ class Run:
         timed = [event for _, event in events if isinstance(event, StepTimed)]
         with self.changed:
             self.events.extend(events)
-            self.spent += sum(step.seconds + step.recording for step in timed)
+            self.spent += time_used(events)
             self.tokens += sum(step.tokens for step in timed) + sum(event.tokens or 0 for _, event in events if isinstance(event, ChunkArrived))
             self.changed.notify_all()
 
@@ -192,7 +195,7 @@ class Line:
         self._waiting: deque[Run] = deque()
         self._running: Run | None = None
         self._kept: OrderedDict[str, Run] = OrderedDict()
-        self._seconds_per_step: dict[str, float] = {}
+        self._expected = Expected()
         self._worker: threading.Thread | None = None
         self._reaped = 0.0
         self._closed = False
@@ -211,8 +214,8 @@ class Line:
 
     # --- for visitors ------------------------------------------------------------------------
 
-    def made(self, request: Request, settings: tuple[str, ...] = ()) -> Run | None:
-        """A run of the same request under the same settings that is being watched now, or has ended by itself.
+    def made(self, request: Request, settings: tuple[str, ...] = (), ended: bool = True) -> Run | None:
+        """A run of the same request under the same settings that is being watched now, or (with `ended`) has ended by itself.
 
         A server may have been restarted since, with other settings: of a lane there only a run that is being watched now counts.
         """
@@ -221,11 +224,11 @@ class Line:
         with self._lock:
             same = [run for run in self._kept.values() if run.request == request and run.settings == settings]
         for run in reversed(same):
-            if (run.phase == "done" and run.whole and not elsewhere) or (not run.ended and run.wants == "run" and not run.unwatched(now)):
+            if (ended and run.phase == "done" and run.whole and not elsewhere) or (not run.ended and run.wants == "run" and not run.unwatched(now)):
                 return run
         return None
 
-    def start(self, request: Request, visitor: str, settings: tuple[str, ...] = ()) -> Run:
+    def start(self, request: Request, visitor: str, settings: tuple[str, ...] = (), prompts: tuple[int, ...] | None = None) -> Run:
         """Take a place in the line; one unfinished run per visitor."""
         with self._lock:
             for other in [run for run in self._kept.values() if run.visitor == visitor and not run.ended]:
@@ -246,7 +249,7 @@ class Line:
                     Text("{count} runs are waiting already: try again in a few minutes.", "已有 {count} 个运行在排队：请几分钟后再试。"),
                     count=len(self._waiting),
                 )
-            run = Run(request, visitor, settings)
+            run = Run(request, visitor, settings, prompts)
             self._kept[run.id] = run
             self._waiting.append(run)
             self._forget_old()
@@ -260,7 +263,13 @@ class Line:
         with self._lock:
             run = self._kept.get(run_id) if isinstance(run_id, str) else None
         if run is None:
-            raise PlaygroundError("run_unknown", Text("This run is no longer here: start it again.", "该运行已不在此处：请重新开始。"))
+            raise PlaygroundError(
+                "run_unknown",
+                Text(
+                    "This run is no longer here: runs live as long as the app that made them, and only the newest are kept. Run it again.",
+                    "该运行已不在此处：运行只在生成它的应用运行期间保留，且只保留最新的。请重新运行。",
+                ),
+            )
         return run
 
     def watch(self, run: Run) -> Viewer:
@@ -315,33 +324,29 @@ class Line:
                 return None
             return list(self._waiting).index(run) + (1 if self._running is not None else 0)
 
-    def expect(self, model: str, seconds: float) -> None:
-        """Take it that a step of a model (as requests name it) takes so long, until a run here has shown it."""
-        self._seconds_per_step[model] = seconds
+    def expected_seconds(self, request: Request, settings: tuple[str, ...] = (), prompts: tuple[int, ...] | None = None) -> Range | None:
+        """From how many to how many seconds a run will take here, by runs measured so far; None where none was like it.
 
-    def expected_seconds(self, request: Request) -> float | None:
-        """How long a run will take here, from the steps measured so far; None before the first."""
-        seconds = [self._seconds_per_step.get(lane.model or request.model or "") if lane.server is None else None for lane in request.lanes]
-        if any(second is None for second in seconds):
-            return None
-        return sum(second * lane.max_new_tokens for second, lane in zip(seconds, request.lanes, strict=True) if second is not None)
+        `prompts` holds the tokens of every lane's prompt; None: unknown.
+        """
+        return self._expected.seconds(request, settings, prompts)
 
-    def seconds_until(self, run: Run) -> float | None:
-        """When a waiting run begins: what those ahead of it still need, or None if that isn't known."""
+    def seconds_until(self, run: Run) -> Range | None:
+        """From when to when a waiting run begins: what those ahead of it still need, or None if that isn't known."""
         with self._lock:
             if run not in self._waiting:
-                return 0.0
+                return 0.0, 0.0
             ahead = list(self._waiting)[: list(self._waiting).index(run)]
             if self._running is not None:
                 ahead.append(self._running)
         needs = [self._remaining(other) for other in ahead]
-        return None if any(need is None for need in needs) else sum(need for need in needs if need is not None)
-
-    def _remaining(self, run: Run) -> float | None:
-        whole = self.expected_seconds(run.request)
-        if whole is None:
+        if any(need is None for need in needs):
             return None
-        return max(whole - run.spent, 0.0)
+        return sum(need[0] for need in needs if need is not None), sum(need[1] for need in needs if need is not None)
+
+    def _remaining(self, run: Run) -> Range | None:
+        whole = self._expected.seconds(run.request, run.settings, run.prompts)
+        return None if whole is None else (max(whole[0] - run.spent, 0.0), max(whole[1] - run.spent, 0.0))
 
     @property
     def waiting(self) -> int:
@@ -449,11 +454,11 @@ class Line:
                 return
             events = next(run.steps, None)
             if events is None:
+                self._expected.learn(run.request, run.settings, run.events)
                 run.tell("done", why)
                 return
             if events:
                 run.add(events)
-            self._learn(run, events)
             if time.monotonic() - self._reaped > 1.0:
                 with self._lock:
                     self._reap()
@@ -464,15 +469,6 @@ class Line:
         if run.wants == "stop" or run.unwatched(time.monotonic()):
             raise Cancelled
         run.tell("loading", text, progress)
-
-    def _learn(self, run: Run, events: list[LaneEvent]) -> None:
-        """Keep a running mean of a step's wall time per model: the basis of every expected second."""
-        for lane, event in events:
-            if isinstance(event, StepTimed) and lane is not None:
-                model = run.request.lanes[lane].model or run.request.model or ""
-                seconds = event.seconds + event.recording
-                known = self._seconds_per_step.get(model)
-                self._seconds_per_step[model] = seconds if known is None else known + 0.05 * (seconds - known)
 
     def _reap(self) -> None:
         """Cancel what nobody came back to. Called with the lock held."""

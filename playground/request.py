@@ -6,13 +6,12 @@ checked: `Request.from_json` casts every value, holds it against its range and s
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from playground.engine.knobs import Knob, cast, checked, knobs_of, values_of
-from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, Stage, knob_owners, stages
+from playground.engine.stages import ORDERS, TRANSFORMERS_ORDER, Stage, is_cold, knob_owners, stages
 from playground.engine.strategies import Strategy, strategies
 from playground.errors import BadValue, PlaygroundError, Text
 
@@ -338,10 +337,10 @@ def _order(raw: Any) -> tuple[str, ...]:
 def greedy_if_cold(
     strategy: Strategy, by_stage: dict[type[Stage], dict[str, Any]]
 ) -> tuple[Strategy, dict[type[Stage], dict[str, Any]], tuple[Text, ...]]:
-    """Temperature 0 or below 1e-5 means greedy: say so, and don't divide by it."""
+    """A temperature from 0 to below 1e-5 means greedy: say so, and don't divide by it."""
     temperature = stages.get("temperature")
     value = by_stage.get(temperature, {}).get("temperature")
-    if not _is_cold(value):
+    if not is_cold(value):
         return strategy, by_stage, ()
     if strategy.when_cold is None:
         return strategy, by_stage, ()  # the knob's own range refuses it
@@ -354,13 +353,6 @@ def greedy_if_cold(
     cold = strategies.get(strategy.when_cold)
     shared = {name: value for name, value in values_of(strategy).items() if name in knobs_of(cold)}
     return checked(cold, shared), kept, (note,)
-
-
-def _is_cold(value: Any) -> bool:
-    try:
-        return value is not None and not isinstance(value, bool) and -math.inf < float(value) < COLD
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def describe(strategy: Strategy, asked: tuple[Stage, ...]) -> str:

@@ -16,7 +16,7 @@ from playground.engine.strategies import strategies
 from playground.errors import PlaygroundError, Text
 from playground.line import Line, Run
 from playground.request import Request
-from playground.trace import About, Finished, LaneEvent, StepTimed, TokenChosen
+from playground.trace import About, Finished, LaneEvent, PromptRead, StepTimed, TokenChosen
 from tests.toy_model import ToyModel, toy_task
 
 ABOUT = About({}, (), (), {}, "a test", "2026-01-01", True)
@@ -345,15 +345,46 @@ def test_an_unknown_run_is_refused() -> None:
             toy_line().get(hostile)
 
 
-def test_expected_seconds_are_learned_from_steps() -> None:
-    line = toy_line(pause=0.0)
-    assert line.expected_seconds(request()) is None
-    run = line.start(request(tokens=30), "visitor-1")
+def ended(line: Line, asked: Request, prompts: tuple[int, ...] | None = None) -> Run:
+    run = line.start(asked, "visitor-1", prompts=prompts)
     with line.watch(run):
         wait_for(lambda: run.ended)
-    seconds = line.expected_seconds(request(tokens=30))
-    measured = sum(event.seconds + event.recording for _, event in run.events if isinstance(event, StepTimed))
-    assert seconds is not None and measured / 4 < seconds < measured * 4
+    return run
+
+
+def test_expected_seconds_are_a_range_around_what_was_measured_and_nothing_before() -> None:
+    line = toy_line(pause=0.0)
+    assert line.expected_seconds(request(tokens=30), prompts=(3, 3)) is None
+    run = ended(line, request(tokens=30))
+    size = next(event.total for _, event in run.events if isinstance(event, PromptRead))
+    found = line.expected_seconds(request(tokens=30), prompts=(size, size))
+    assert found is not None and found[0] <= run.spent <= found[1]
+    assert line.expected_seconds(request(tokens=30), prompts=None) is None
+    assert line.expected_seconds(request(tokens=30), settings=("cuda", "float16"), prompts=(size, size)) is None
+
+
+def test_a_long_prompt_and_rows_that_were_not_measured_get_no_seconds() -> None:
+    line = toy_line(pause=0.0)
+    ended(line, request(tokens=20))
+    assert line.expected_seconds(request(tokens=20), prompts=(20, 20)) is not None
+    assert line.expected_seconds(request(tokens=20), prompts=(2000, 2000)) is None
+    beams = Request.from_json({"prompt": "x", "lanes": [{"strategy": "beam", "knobs": {"num_beams": 4}, "max_new_tokens": 20}]})
+    assert line.expected_seconds(beams, prompts=(20,)) is None
+
+
+def test_the_line_tells_when_a_run_begins_as_a_range_or_not_at_all() -> None:
+    line = toy_line(pause=0.002)
+    ended(line, request(tokens=20))
+    first = line.start(request(tokens=200), "visitor-1", prompts=(20, 20))
+    second = line.start(request(tokens=20), "visitor-2", prompts=None)
+    third = line.start(request(tokens=20), "visitor-3", prompts=(20, 20))
+    with line.watch(first), line.watch(second), line.watch(third):
+        wait_for(lambda: first.tokens > 0)
+        until = line.seconds_until(second)
+        assert until is not None and 0 <= until[0] <= until[1]
+        assert line.seconds_until(third) is None  # nobody knows how long the prompt before it is
+        for run in (first, second, third):
+            line.stop(run)
 
 
 def test_many_visitors_at_once_are_all_served() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 import pytest
 
 from playground.backends import local
-from playground.engine.knobs import Knob, knobs_of
+from playground.engine.knobs import Knob, cast, knobs_of
 from playground.engine.stages import stages
+from playground.engine.strategies import strategies
 from playground.errors import BadValue, PlaygroundError
+from playground.measures.what_if import changed
+from playground.records import recordings
 from playground.request import LIBRARY_DEFAULTS, ORDERS, Lane, Limits, Request, effective_stages, words_to_raw
 from playground.trace import Finished, TokenChosen, Trace
 from tests.tiny_folder import tiny_loaded
@@ -35,7 +39,8 @@ def effective(one: Lane, generation_config: dict[str, Any] | None = None) -> dic
 
 
 @pytest.mark.parametrize(("knobs", "named"), [
-    ({"temperature": -0.5}, None),  # cold: greedy, with a note
+    ({"temperature": 0}, None),  # cold: greedy, with a note
+    ({"temperature": -0.5}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"temperature": float("nan")}, "temperature"),
     ({"temperature": float("inf")}, "temperature"),
@@ -68,7 +73,65 @@ def test_a_bad_value_names_knob_range_and_value(knobs: dict[str, Any], named: st
         assert declared.range() in error.value.text.en and repr(knobs[named])[:10] in error.value.text.en
 
 
-@pytest.mark.parametrize("temperature", [0, 0.0, 1e-6, -1, "0"])
+HOSTILE: list[Any] = [
+    "",
+    " ",
+    "abc",
+    1.5,
+    "1.5",
+    -1,
+    "-1",
+    -3,
+    float("nan"),
+    float("inf"),
+    "-inf",
+    1e308 * 10,
+    10**400,
+    10**5000,
+    None,
+    [],
+    [[]],
+    {},
+    True,
+    "9" * 5000,
+    "é" * 9000,
+]
+
+
+@pytest.mark.parametrize(
+    "value", HOSTILE, ids=lambda value: f"{type(value).__name__}-{'large' if isinstance(value, int) and value > 9 else str(value)[:8]}"
+)
+def test_every_knob_takes_a_hostile_value_as_its_own_kind_or_says_what_to_do(value: Any) -> None:
+    """No knob answers a bad value with anything but a message that names knob, range and value, in both languages."""
+    kinds = {"int": int, "float": (int, float), "bool": bool, "choice": str, "text": str, "tokens": tuple, "biases": tuple}
+    declared = [pair for owner in [*stages.all().values(), *strategies.all().values()] for pair in knobs_of(owner).items()]
+    assert len(declared) > 30
+    for name, knob in declared:
+        try:
+            taken = cast(name, knob, value)
+        except BadValue as error:
+            assert len(error.text.en) < 500
+            for said in (error.text.en, error.text.zh):
+                assert name in said and knob.range() in said, said
+                assert ("got " in error.text.en or "empty" in error.text.en) and said.endswith((".", "。")), said
+            assert ("whole number" in error.text.en) == ("整数" in error.text.zh)
+            assert knob.kind != "int" or value not in (1.5, "1.5") or "whole number" in error.text.en
+            assert error.text.en.count(".") >= 2 and ("reset it" in error.text.en or "Choose one" in error.text.en)
+        else:
+            assert isinstance(taken, kinds[knob.kind]) and not (knob.kind == "int" and isinstance(taken, bool))
+            if knob.kind in ("int", "float"):
+                assert math.isfinite(taken) and (knob.low is None or taken >= knob.low) and (knob.high is None or taken <= knob.high)
+
+
+@pytest.mark.parametrize("temperature", [-1, -3, "-1", -1e-9])
+def test_a_negative_temperature_is_an_error_everywhere(temperature: Any) -> None:
+    with pytest.raises(BadValue, match=r"temperature must be in \(0, 1000\], got"):
+        lane(knobs={"temperature": temperature})
+    with pytest.raises(BadValue, match=r"temperature must be in \(0, 1000\], got"):
+        changed(recordings.load("classic"), 0, {"temperature": temperature})
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, -0.0, 1e-6, "0"])
 def test_temperature_zero_means_greedy_and_says_so(temperature: Any) -> None:
     cold = lane(knobs={"temperature": temperature, "top_k": 5})
     assert cold.strategy.name == "greedy" and "greedy" in cold.notes[0].en

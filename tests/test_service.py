@@ -291,6 +291,19 @@ def test_an_identical_request_is_answered_from_the_run_already_made(service: Ser
     collect(packets(service, afresh["run"], session="afresh"))
 
 
+def test_what_was_made_is_named_before_it_is_shown_and_only_a_run_that_goes_on_is_joined_unasked(service: Service) -> None:
+    request = asked({"strategy": "sample", "max_new_tokens": 6}, seed=4721)
+    assert service.prepare(request)["made"] is None
+    first = service.start(request, VISITOR, "going")
+    collect(packets(service, first["run"]))
+    assert service.prepare(request)["made"] == first["run"]
+    assert service.prepare(request | {"seed": 4722})["made"] is None
+    again = service.start(request, "visitor-0002", "going")
+    assert again["made"] is None and again["run"] != first["run"]
+    collect(packets(service, again["run"], session="again"))
+    assert service.prepare(request)["made"] == again["run"]
+
+
 def test_thirty_who_press_the_same_button_cost_one_run(service: Service) -> None:
     request = asked({"strategy": "sample", "max_new_tokens": 300, "knobs": {"min_new_tokens": 300}}, seed=99)
     first = service.start(request, VISITOR, True)

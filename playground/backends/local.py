@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 from weakref import WeakSet
 
@@ -43,7 +42,6 @@ from playground.trace import (
     LaneEvent,
     ModelAbout,
     StageAbout,
-    StepTimed,
     TokenChosen,
     TokenName,
     TokensNamed,
@@ -219,16 +217,6 @@ def make_task(request: Request, prepared: PreparedLane, record: bool = True) -> 
 def give_drafter(task: Task, draft: LoadedModel, shared: int) -> None:
     """Let a model write guesses for a lane: `shared` ids mean the same to both."""
     task.draft_model, task.shared_ids = language_model(draft), shared
-
-
-def expected_step(loaded: LoadedModel) -> float:
-    """How long a step of a lane is likely to take here, in seconds, recording included: the median of a few."""
-    raw = {"strategy": "greedy", "max_new_tokens": 6, "knobs": {"min_new_tokens": 6}}
-    request = Request.from_json({"prompt": {"text": "1", "chat": False}, "lanes": [raw]})
-    (lane,) = request.lanes
-    task = make_task(request, prepare_lane(request, lane, loaded))
-    steps = [event for events in Race([Runner(0, task, lane.strategy)]) for _, event in events if isinstance(event, StepTimed)]
-    return median(step.seconds + step.recording for step in steps[1:])  # the first one has no forward of its own
 
 
 def check_branch(branch: Branch, loaded: LoadedModel, size: int) -> None:

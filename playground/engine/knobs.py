@@ -71,6 +71,16 @@ class Knob:
             return f"text: number or #id: number, {most}, numbers {self._numbers()}"
         return self._numbers()
 
+    def remedy(self) -> Text:
+        """What to do where a value was refused."""
+        if self.kind in ("int", "float"):
+            return Text("Type a number of this range, or reset it.", "请输入此范围内的数，或恢复默认值。")
+        if self.kind in ("choice", "bool"):
+            return Text("Choose one of these.", "请从中选择。")
+        if self.kind == "biases":
+            return Text("Correct the entry, or reset it.", "请更正该条目，或恢复默认值。")
+        return Text("Correct the text, or reset it.", "请更正文本，或恢复默认值。")
+
     def _numbers(self) -> str:
         if self.low is None and self.high is None:
             return "any number"
@@ -113,8 +123,9 @@ def cast(name: str, declared: Knob, value: Any) -> Any:
         truth = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
         if isinstance(value, bool):
             return value
-        if str(value).lower() in truth:
-            return truth[str(value).lower()]
+        word = value.lower() if isinstance(value, str) else str(value) if value in (0, 1) else ""
+        if word in truth:
+            return truth[word]
         raise _bad(name, declared, value)
     if declared.kind == "text":
         if isinstance(value, str) and len(value) <= (declared.high or 0) and not any(0xD800 <= ord(character) <= 0xDFFF for character in value):
@@ -127,28 +138,48 @@ def cast(name: str, declared: Knob, value: Any) -> Any:
     return _number(name, declared, value)
 
 
-def _bad(name: str, declared: Knob, value: Any) -> BadValue:
-    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+def _bad(name: str, declared: Knob, value: Any, why: Text | None = None) -> BadValue:
+    """The error about a value: knob, range, value, and what to do about it."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an int with more digits than Python prints
+        shown = f"{type(value).__name__} …"
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
     within = "in " if declared.range().startswith(("[", "(")) else ""
-    return BadValue(
-        "knob_range",
-        Text(f"{{name}} must be {within}{{range}}, got {{value}}.", "{name} 必须在 {range} 范围内，而给出的是 {value}。"),
-        name=name, range=declared.range(), value=shown,
-    )  # fmt: skip
+    text = why or Text(f"{{name}} must be {within}{{range}}, got {{value}}.", "{name} 必须在 {range} 范围内，而给出的是 {value}。")
+    remedy = declared.remedy()
+    told = Text(f"{text.en} {remedy.en}", f"{text.zh}{remedy.zh}")
+    return BadValue("knob_range", told, name=name, range=declared.range(), value=shown)
+
+
+def _no_number(name: str, declared: Knob, value: Any) -> BadValue:
+    """The error about a value of another kind, which no range could explain."""
+    what = Text("a whole number", "整数") if declared.kind == "int" else Text("a number", "数字")
+    if isinstance(value, str) and not value.strip():
+        why = Text(f"{{name}} is empty: it must be {what.en}, range {{range}}.", f"{{name}} 为空：应为{what.zh}，范围 {{range}}。")
+    else:
+        why = Text(
+            f"{{name}} must be {what.en}, range {{range}}, got {{value}}.", f"{{name}} 必须是{what.zh}，范围 {{range}}，而给出的是 {{value}}。"
+        )
+    return _bad(name, declared, value, why)
 
 
 def _number(name: str, declared: Knob, value: Any) -> float | int:
-    if isinstance(value, bool) or value is None:
-        raise _bad(name, declared, value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise _no_number(name, declared, value)
     try:
         number: float | int = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except ValueError:
+        raise _no_number(name, declared, value) from None
+    except OverflowError:
         raise _bad(name, declared, value) from None
-    if not math.isfinite(number):
+    if math.isnan(number):
+        raise _no_number(name, declared, value)
+    if math.isinf(number):
         raise _bad(name, declared, value)
     if declared.kind == "int":
         if number != int(number):
-            raise _bad(name, declared, value)
+            raise _no_number(name, declared, value)
         try:
             number = int(value)  # a float would lose the digits of a large seed
         except ValueError:

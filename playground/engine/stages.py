@@ -652,8 +652,16 @@ class LogitBias(Stage):
 
 # --- warpers, in transformers' order ---------------------------------------------------------
 
-#: Below this a temperature is greedy: float32 can't divide by it.
+#: From 0 to below this a temperature is greedy: float32 can't divide by it.
 COLD = 1e-5
+
+
+def is_cold(value: Any) -> bool:
+    """Whether a temperature, as somebody gave it, means greedy; a negative one means nothing."""
+    try:
+        return value is not None and not isinstance(value, bool) and 0 <= float(value) < COLD
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 class NeedsDistribution(BoundStage):

@@ -41,9 +41,9 @@ class AppMissing(RuntimeError):
 
 
 @contextmanager
-def served(log: Path, environment: Mapping[str, str]) -> Iterator[str]:
+def served(log: Path, environment: Mapping[str, str], port: int | None = None) -> Iterator[str]:
     """The address of the app once it answers; its model may still be loading. Raises `AppMissing` if it doesn't answer."""
-    port = free_port()
+    port = port or free_port()
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "app.py"],

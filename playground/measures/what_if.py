@@ -18,7 +18,7 @@ import numpy as np
 from playground.engine.dice import Dice
 from playground.engine.knobs import Knob, cast, checked, values_of
 from playground.engine.known import Interval, Known
-from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, BoundStage, Stage, Temperature, knob_owners, recorded_context, stages
+from playground.engine.stages import COLD, ORDERS, TRANSFORMERS_ORDER, BoundStage, Stage, Temperature, is_cold, knob_owners, recorded_context, stages
 from playground.engine.strategies import strategies
 from playground.errors import BadValue, PlaygroundError, Text
 from playground.measures.distribution import EstimatedStepView, StageBounds
@@ -164,11 +164,8 @@ def changed(trace: Trace, lane: int, changes: Mapping[str, Any], order: Sequence
             Text("What if knows the strategies {names}, got {value}.", "“如果”只支持策略 {names}，而给出的是 {value}。"),
             names=" | ".join(CHOOSERS), value=repr(strategy)[:60],
         )  # fmt: skip
-    try:
-        if "temperature" in knobs and float(knobs["temperature"]) < COLD:
-            strategy, knobs = "greedy", {**knobs, "temperature": 1.0}
-    except (TypeError, ValueError, OverflowError):
-        pass  # the cast below says what is wrong with it
+    if is_cold(knobs.get("temperature")):
+        strategy, knobs = "greedy", {**knobs, "temperature": 1.0}
     values = {entry.stage: dict(entry.knobs) for entry in about.stages}
     origins = {entry.stage: entry.origin for entry in about.stages}
     owners = knob_owners()

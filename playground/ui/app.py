@@ -25,7 +25,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 #: The page's scripts in the order in which they build on each other; they share one function scope.
 SCRIPTS = (
-    "dom", "texts", "numbers", "popover", "bus", "run", "replay", "open", "branch", "made", "strip",
+    "dom", "texts", "connection", "numbers", "popover", "bus", "run", "replay", "open", "branch", "made", "strip",
     "lanes", "editor", "plots", "parting", "what_if", "beams", "speculation", "servers", "load", "focus", "parameters", "page",
 )  # fmt: skip
 

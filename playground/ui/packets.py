@@ -58,6 +58,11 @@ def rounded(number: float | None, digits: int = 5) -> float | None:
     return None if number is None else float(f"{number:.{digits}g}")
 
 
+def range_json(seconds: tuple[float, float] | None) -> list[float | None] | None:
+    """A range of seconds as a screen needs it."""
+    return None if seconds is None else [rounded(end, 3) for end in seconds]
+
+
 @dataclass
 class Payloads:
     """The events of one run or recording as the page hears them, each encoded once for all of its viewers."""
@@ -276,7 +281,7 @@ def _packet(
     line: Line, run: Run, where: dict[str, int], events: list[str], numbers: dict[str, Any], about: dict[str, Any] | None, state: dict[str, Any]
 ) -> str:
     told = {name: value.to_json() if hasattr(value, "to_json") else value for name, value in state.items()}
-    told |= {"place": line.place(run), "seconds": rounded(line.seconds_until(run), 3)}
+    told |= {"place": line.place(run), "seconds": range_json(line.seconds_until(run))}
     rest = {"v": 1, **where, "run": run.id, "state": told, "about": about, "numbers": numbers}
     return f'{json.dumps(rest, separators=(",", ":"), ensure_ascii=False)[:-1]},"events":[{",".join(filter(None, events))}]}}'
 

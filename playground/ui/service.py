@@ -102,8 +102,6 @@ class Service:
         entry = models_catalog.resolve(model or models_catalog.DEFAULT, self.public)
         loaded = self.catalog.get(entry.id, self.device, self.dtype, report)
         if entry.id == models_catalog.DEFAULT:
-            if self.gpu is None and self._status["state"] != "ready":
-                self.line.expect("", local.expected_step(loaded))  # the first visitor is told seconds, too
             self._status = {"state": "ready", "progress": 1.0, "text": Text("Ready.", "就绪。").to_json(), "error": None}
         return loaded
 
@@ -194,8 +192,9 @@ class Service:
         lanes: list[Answer] = []
         request = self._request_with_lane_errors(raw, lanes)
         notes = self._notes(request)
-        answer: Answer = {"rendered": None, "chat": None, "tokens": [], "lanes": lanes, "seconds": None, "notes": notes}
+        answer: Answer = {"rendered": None, "chat": None, "tokens": [], "lanes": lanes, "seconds": None, "made": None, "notes": notes}
         loaded = {model.entry.id: model for model in self.catalog.loaded()}
+        prompts: list[int] = []
         for index, lane in enumerate(request.lanes):
             if lane.server is not None:
                 if lanes[index]["error"] is None:
@@ -215,6 +214,7 @@ class Service:
             except PlaygroundError as error:
                 lanes[index]["error"] = error.to_json()
                 continue
+            prompts.append(len(prepared.rendered.ids))
             lanes[index]["notes"] = prepared.about.notes
             lanes[index]["stages"] = [
                 {"stage": s.stage, "kind": s.kind, "knobs": s.knobs, "origin": s.origin, "idle": s.idle} for s in prepared.about.stages
@@ -226,9 +226,27 @@ class Service:
                     "rendered": prepared.rendered.text, "chat": prepared.rendered.chat, "prompt_tokens": len(prepared.rendered.ids),
                     "tokens": [[name.id, display_name(name), name.special] for name in names],
                 }  # fmt: skip
-        seconds = self.line.expected_seconds(request)
-        answer["seconds"] = packets.rounded(seconds, 3)
+        answer["seconds"] = self._seconds(request, tuple(prompts) if len(prompts) == len(request.lanes) else None)
+        made = None if any(lane["error"] for lane in lanes) else self.line.made(request, self._settings())
+        answer["made"] = made.id if made is not None and made.ended else None
         return answer
+
+    def _prompts(self, request: Request) -> tuple[int, ...] | None:
+        """How many tokens every lane reads before its first own one; None where a model isn't loaded."""
+        loaded = {model.entry.id: model for model in self.catalog.loaded()}
+        entries = [models_catalog.resolve(lane.model or request.model or models_catalog.DEFAULT, self.public) for lane in request.lanes]
+        if any(lane.server is not None for lane in request.lanes) or any(entry.id not in loaded for entry in entries):
+            return None
+        try:
+            return tuple(
+                len(local.prepare_lane(request, lane, loaded[entry.id]).rendered.ids) for lane, entry in zip(request.lanes, entries, strict=True)
+            )
+        except PlaygroundError:
+            return None  # the run says what is wrong with it
+
+    def _seconds(self, request: Request, prompts: tuple[int, ...] | None) -> list[float | None] | None:
+        """From how many to how many seconds a run will take, as the page gets it."""
+        return packets.range_json(self.line.expected_seconds(request, self._settings(), prompts))
 
     def _request_with_lane_errors(self, raw: Any, lanes: list[Answer]) -> Request:
         """Check a request lane by lane, so that one bad lane doesn't hide the others."""
@@ -260,7 +278,10 @@ class Service:
 
     @answers
     def start(self, raw: Any, visitor: Any, reuse: Any = False) -> Answer:
-        """Take a place in the line. With `reuse`, an identical request that was run here, or is being run, answers instead."""
+        """Take a place in the line. With `reuse`, an identical request that was run here, or is being run, answers instead.
+
+        With "going" only one that is being run does.
+        """
         request = Request.from_json(raw, self.limits)
         drafting.models_of(request, self.public)  # raises where a model can't be named here
         mixed.check_servers(request)
@@ -268,11 +289,11 @@ class Service:
         note = None
         if self.public and self.line.waiting > CROWD:
             request, note = shortened(request)
-        if reuse is True and (made := self.line.made(request, self._settings())) is not None:
+        if reuse in (True, "going") and (made := self.line.made(request, self._settings(), ended=reuse is True)) is not None:
             ago = packets.rounded(time.monotonic() - made.created, 3)
-            return {"run": made.id, "made": ago, "place": None, "seconds": 0, "note": note, "yours": made.visitor == visitor}
-        run = self.line.start(request, _visitor(visitor), self._settings())
-        seconds = packets.rounded(self.line.expected_seconds(request), 3)
+            return {"run": made.id, "made": ago, "place": None, "seconds": None, "note": note, "yours": made.visitor == visitor}
+        run = self.line.start(request, _visitor(visitor), self._settings(), self._prompts(request))
+        seconds = packets.range_json(self.line.seconds_until(run))
         return {"run": run.id, "made": None, "place": self.line.place(run), "seconds": seconds, "note": note, "yours": True}
 
     def _settings(self) -> tuple[str, str]:
