@@ -136,13 +136,12 @@ class Page {
     this.problem = this.promptError = this.prepared = null;
     this.setRequest(recording.about.request);
     const uids = this.request.lanes.map((lane) => lane.uid);
-    this.run = Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
     this.effective = new Map(uids.map((uid, index) => [uid, { model: recording.about.lanes[index].model, stages: recording.about.lanes[index].stages, notes: [] }]));
     this.ranAs = new Map(uids.map((uid) => [uid, this.fingerprint(uid)]));
-    this.stats.tokens = {};
     this.keep();
     memory.write(sessionStorage, "run", { id: recording.run, uids, ranAs: [...this.ranAs] });
     this.replay = new Replay(recording, (packets) => this.replayed(packets));
+    this.enter(recordedRun(recording, uids));
     this.draw();
     this.editor.draw();
     const guesses = recording.about.lanes.findIndex((lane) => speculative(lane.strategy));
@@ -190,11 +189,7 @@ class Page {
     if (replay.playing) return replay.pause();
     if (replay.ended) {
       replay.again();
-      this.run.lanes = this.run.uids.map(() => new LaneLog());
-      this.run.race = {};
-      this.run.sharedPrompt = null;
-      for (const card of this.lanes.cards.values()) card.strip.clear();
-      this.selection.position = null;
+      this.enter(recordedRun(replay.recording, this.run.uids));
     }
     return replay.play();
   }
@@ -503,12 +498,18 @@ class Page {
   begin(id, uids) {
     this.replay?.leave();
     this.replay = null;
-    this.run = new Run(id, uids);
+    this.enter(new Run(id, uids));
     this.made.forget();
-    this.stats.tokens = {};
-    for (const card of this.lanes.cards.values()) card.strip.clear();
-    this.selection.position = null;
     this.bus.follow(id, 0);
+  }
+
+  /** From here on the page shows this run: no view keeps anything of the one before it when it is drawn next. */
+  enter(run) {
+    this.run = run;
+    this.stats.tokens = {};
+    this.selection.position = null;
+    for (const card of this.lanes.cards.values()) card.strip.clear();
+    this.lanes.draw();
   }
 
   /** After a reload: the run that this tab was looking at, or the one that the address names. */

@@ -112,6 +112,11 @@ class Replay {
   }
 }
 
+/** A recording as the page shows a run, before anything of it has played. */
+function recordedRun(recording, uids) {
+  return Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
+}
+
 const steppers = (packet) => packet.events.filter(([, kind]) => kind === "step").map(([lane]) => lane);
 
 /** Where the first two lanes part: the lanes, the position, and the packet by which both have their token there; null if none do. */
