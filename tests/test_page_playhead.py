@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from playground.records.recordings import RECORDINGS
+from playground.ui.app import ASSETS
+from playground.ui.recordings import Recordings
 from tests.test_page import Opener, browser, open_bare, recorded_counts, wait_for_parting, without_model
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -74,3 +78,109 @@ def test_any_recording_can_be_chosen_after_any_other(open_bare: Opener) -> None:
         assert shown["tokens"] == recorded_counts(page), where
         assert not complaints, where
         before = name
+
+
+#: The page's own scripts around what stands above the lanes, with nothing else of the page: plays a recording, and gives after
+#: every packet what is said of every two lanes, and what those lanes show.
+TELL = """
+(recording, live) => {
+  language = "en";
+  const node = () => document.createElement("div");
+  const uids = recording.about.lanes.map((_, lane) => `lane-${lane}`);
+  const app = {
+    run: recordedRun(recording, uids), replay: live ? null : new Replay(recording, () => {}), whole: true, canStart: false,
+    ref: { parted: node(), parting: node(), partingWhy: node(), partedTools: node() }, request: { lanes: [{ uid: uids[0] }] },
+    selection: { uid: uids[0] }, lanes: { card: () => null }, laneName: (uid) => recording.about.lanes[uids.indexOf(uid)].name,
+    colourOf: () => "red", theme: () => "light", stage: () => null, call: async () => ({ position: null, sides: [] }),
+  };
+  const parting = new Parting(app);
+  const pairs = uids.flatMap((_, a) => uids.slice(a + 1).map((_, b) => [a, a + 1 + b]));
+  const told = [];
+  for (const packet of recording.packets) {
+    app.run.apply({ ...packet, state: app.run.state });
+    if (app.replay) app.replay.next += 1;
+    const lanes = app.run.lanes.map((log) => log.tokens.map((token) => token.n));
+    const sentences = [null, ...pairs].map((pair) => {
+      parting.chosen = pair && pair.map((lane) => uids[lane]);
+      parting.draw();
+      const codes = [...app.ref.parting.querySelectorAll("code")];
+      return { chosen: pair, pair: parting.lanes, said: app.ref.parting.textContent, tokens: codes.map((code) => code.textContent) };
+    });
+    told.push({ lanes, sentences });
+  }
+  return told;
+}
+"""
+
+
+def false_of_the_lanes(said: str, names: list[str], texts: list[list[str]], final: list[list[str]]) -> str | None:
+    """What is wrong with a sentence about two lanes, given their tokens now and at the end; None where it is true."""
+    a, b = texts
+    differ = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    at_the_end = next((at for at, (x, y) in enumerate(zip(*final, strict=False)) if x != y), None)
+    both = re.escape(f"{names[0]} and {names[1]}")
+    if said == "Nothing to compare yet.":
+        return None if not a or not b else "there is something to compare"
+    if found := re.fullmatch(rf"{both} are the same so far: (\d+) tokens\.", said):
+        return None if differ is None and int(found[1]) == min(len(a), len(b)) else f"they differ at {differ}"
+    if found := re.fullmatch(rf"{both} never part: both wrote the same (\d+) tokens\.", said):
+        return None if a == b == final[0] == final[1] and len(a) == int(found[1]) else "they wrote, or will write, something else"
+    if found := re.fullmatch(rf"{both} never part: (.+) is the beginning of (.+), the same for all of its (\d+) tokens\.", said):
+        short, long = (final[names.index(found[1])], final[names.index(found[2])])
+        return None if len(short) == int(found[3]) and long[: len(short)] == short and differ is None else "it isn't the beginning"
+    if found := re.match(rf"As they stand, {both} differ from token (\d+) on; that isn't settled yet: (.+) can still replace its text\.$", said):
+        return None if differ == int(found[1]) - 1 and found[2] in names else f"they differ at {differ}"
+    if found := re.match(r"Token (\d+): they part\.", said):
+        return None if differ == at_the_end == int(found[1]) - 1 else f"they differ at {differ}, in the end at {at_the_end}"
+    return "nobody knows this sentence"
+
+
+Tell = Callable[[dict[str, Any], bool], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def tell(browser: Browser) -> Iterator[Tell]:
+    """Gives what is said of the lanes of a recording after every packet, as it plays or as if it were a live run."""
+    scripts = "\n".join((ASSETS / f"{name}.js").read_text() for name in ("dom", "texts", "numbers", "run", "replay", "plots", "parting"))
+    page = browser.new_page()
+    page.route("**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))
+    page.goto("http://page.test/")
+    yield lambda recording, live: page.evaluate(f"([recording, live]) => {{ {scripts}; return ({TELL})(recording, live); }}", [recording, live])
+    page.close()
+
+
+@pytest.mark.parametrize("recording", [one.name for one in RECORDINGS])
+def test_what_is_said_of_two_lanes_is_true_of_what_they_show_at_every_step(tell: Tell, recording: str) -> None:
+    answer = Recordings().recording(recording)
+    wrong, unsettled = [], 0
+    for live in (False, True):
+        told = tell(answer, live)
+        final = told[-1]["lanes"]
+        names = [lane["name"] for lane in answer["about"]["lanes"]]
+        for lanes, one in [(moment["lanes"], one) for moment in told for one in moment["sentences"]]:
+            pair = one["pair"]
+            if not live and one["chosen"] is None and one["said"] == answer["line"]["en"]:
+                continue  # what the recording is about
+            texts = [lanes[lane] for lane in pair]
+            if false := false_of_the_lanes(one["said"], [names[lane] for lane in pair], texts, [final[lane] for lane in pair]):
+                wrong.append((live, pair, one["said"], false))
+            if one["tokens"]:
+                position = int(re.search(r"\d+", one["said"])[0]) - 1
+                assert one["tokens"] == [text[position] for text in texts]
+            unsettled += "isn't settled yet" in one["said"]
+    assert not wrong, f"{len(wrong)} sentences are false, first {wrong[0]}"
+    assert (unsettled > 0) == any(lane["strategy"] == "beam" for lane in answer["about"]["lanes"])
+
+
+def test_tokens_of_two_vocabularies_are_compared_by_what_they_write(tell: Tell) -> None:
+    answer = Recordings().recording("copying")  # two lanes that write the same
+    as_it_is = [moment["sentences"][1]["said"] for moment in tell(answer, True)]
+    about = {**answer["about"], "lanes": [{**lane, "model": f"model {index}"} for index, lane in enumerate(answer["about"]["lanes"])]}
+    renumbered = [
+        {
+            **packet,
+            "events": [[lane, kind, {**event, "t": event["t"] + lane} if kind == "token" else event] for lane, kind, event in packet["events"]],
+        }
+        for packet in answer["packets"]
+    ]
+    assert [moment["sentences"][1]["said"] for moment in tell({**answer, "about": about, "packets": renumbered}, True)] == as_it_is
