@@ -24,6 +24,7 @@ class Page {
     this.whole = false; // whether the declarations are all there, or only those that a recording needs
     this.recordings = [];
     this.replay = null; // the recording that plays, if one does
+    this.wholeRun = false; // whether figures and tables tell of all of it, wherever it stands
     this.models = null;
     this.request = null;
     this.run = null;
@@ -141,6 +142,7 @@ class Page {
     this.keep();
     memory.write(sessionStorage, "run", { id: recording.run, uids, ranAs: [...this.ranAs] });
     this.replay = new Replay(recording, (packets) => this.replayed(packets));
+    this.wholeRun = false;
     this.enter(recordedRun(recording, uids));
     this.draw();
     this.editor.draw();
@@ -459,6 +461,27 @@ class Page {
     return Boolean(this.run?.live);
   }
 
+  /** Whether what the lanes show is changing by itself. */
+  get moving() {
+    return this.live || Boolean(this.replay?.playing);
+  }
+
+  /** By what name the server is asked for what the lanes show: a recording as far as it has played. */
+  get playhead() {
+    const { run, replay } = this;
+    return replay && !replay.ended ? `${run.id}@${replay.next}` : run.id;
+  }
+
+  /** By what name it is asked for figures and tables. */
+  get viewed() {
+    return this.wholeRun ? this.run.id : this.playhead;
+  }
+
+  /** The run of which figures and tables tell. */
+  get seen() {
+    return this.replay && this.wholeRun ? this.replay.whole(this.run.uids) : this.run;
+  }
+
   /** Whether any lane runs on this machine. */
   get needsModel() {
     return this.request.lanes.some((lane) => !lane.server);
@@ -509,7 +532,14 @@ class Page {
     this.stats.tokens = {};
     this.selection.position = null;
     for (const card of this.lanes.cards.values()) card.strip.clear();
+    this.focus.forget();
     this.lanes.draw();
+  }
+
+  /** Let figures and tables tell of the whole recording, or of it as far as it has played. */
+  showWhole(whole) {
+    this.wholeRun = whole;
+    this.focus.draw();
   }
 
   /** After a reload: the run that this tab was looking at, or the one that the address names. */

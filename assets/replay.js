@@ -15,6 +15,7 @@ class Replay {
     // It stops once, where the lanes part: what happened there is what the page is about.
     this.stopAt = this.parts?.packet ?? null;
     this.told = false; // whether the page has pointed at it
+    this.all = null; // the whole run, once somebody wants it
     this.timer = null;
     this.began = 0;
   }
@@ -93,6 +94,14 @@ class Replay {
     // Behind the last step only ends are left: they come with it.
     if (!this.recording.packets.slice(this.next).some((packet) => steppers(packet).length)) while (!this.ended) came.push(this.take());
     this.heard(came);
+  }
+
+  /** The whole run, as the page would know it at the end. */
+  whole(uids) {
+    if (this.all) return this.all;
+    this.all = recordedRun(this.recording, uids);
+    for (const packet of this.recording.packets) this.all.apply({ ...packet, state: { ...this.all.state, phase: "done" } });
+    return this.all;
   }
 
   /** Everything up to the parting, or to the end, at once. */

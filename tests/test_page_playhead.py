@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from playground.records.recordings import RECORDINGS
 from playground.ui.app import ASSETS
@@ -184,3 +184,112 @@ def test_tokens_of_two_vocabularies_are_compared_by_what_they_write(tell: Tell) 
         for packet in answer["packets"]
     ]
     assert [moment["sentences"][1]["said"] for moment in tell({**answer, "about": about, "packets": renumbered}, True)] == as_it_is
+
+
+def expect_record(page: Page, counts: list[int]) -> None:
+    """The record has so many tokens, lane by lane."""
+    page.locator("#playground-tab-record").click()
+    expect(page.locator(".record tbody tr td:nth-child(4)")).to_have_text([str(count) for count in counts])
+
+
+def test_figures_and_tables_follow_the_playhead_until_the_whole_run_is_wanted(open_bare: Opener) -> None:
+    page = open_bare()
+    wait_for_parting(page)
+    counts = recorded_counts(page)
+    expect_record(page, counts)
+    page.locator("#playground-tab-kv").click()
+    panel = page.locator("#playground-panel-kv")
+    panel.locator(".plot-area").scroll_into_view_if_needed()
+    caption = panel.locator(".plot-text")
+    for kv in page.locator(".lane .measure", has_text="KV").locator("b").all_text_contents():
+        expect(caption).to_contain_text(f"{kv} MB")
+    before = caption.text_content()
+    page.locator("[data-ref=replayStep]").click()
+    expect(caption).not_to_have_text(before)
+    expect(caption).to_contain_text(f"{page.locator('.lane .measure', has_text='KV').locator('b').first.text_content()} MB")
+    whole = page.locator(".extent [data-whole=true]")
+    whole.click()
+    expect(caption).to_contain_text("greedy: 123 tokens")
+    expect_record(page, [80] * 4)
+    assert recorded_counts(page) != [80] * 4  # the lanes still stand where they stood
+    page.locator(".extent [data-whole=false]").click()
+    expect(page.locator(".record tbody tr td:nth-child(4)").first).to_have_text(str(recorded_counts(page)[0]))
+
+
+def test_the_speculation_tab_tells_of_one_moment(open_bare: Opener) -> None:
+    page = open_bare()
+    wait_for_parting(page)
+    choose(page, "copying")
+    page.wait_for_function("window.__playground.replay.tokens[1].length > 20")
+    page.locator("[data-ref=replayPlay]").click()
+    head, verdict = page.locator(".speculation:not(.remote-speculation) .where"), page.locator(".draft-verdict")
+    here = re.search(r"\d+ of \d+ guesses accepted", head.text_content())[0]
+    expect(verdict).to_contain_text(here)
+    page.locator(".extent [data-whole=true]").click()
+    expect(head).to_contain_text("51 of 85 guesses accepted")
+    expect(verdict).to_contain_text("51 of 85 guesses accepted")
+    expect(page.locator(".draft-round")).to_have_count(28)
+    told = verdict.text_content()
+    for _ in range(2):
+        page.locator("[data-ref=replaySpeed]").click()
+    page.locator("[data-ref=replayPlay]").click()
+    page.wait_for_function("window.__playground.replay.ended", timeout=60_000)
+    expect(page.locator(".extent [data-whole=true]")).to_have_attribute("aria-pressed", "true")
+    assert verdict.text_content() == told
+    page.locator(".extent [data-whole=false]").click()
+    expect(page.locator(".draft-round")).to_have_count(28)
+    expect(verdict).to_have_text(told)
+    # Played again from its beginning, nothing of its end is left.
+    page.locator("[data-ref=replayPlay]").click()
+    page.wait_for_function("window.__playground.replay.tokens[1].length > 8")
+    page.locator("[data-ref=replayPlay]").click()
+    here = re.search(r"\d+ of \d+ guesses accepted", head.text_content())[0]
+    assert here != "51 of 85 guesses accepted"
+    expect(verdict).to_contain_text(here)
+
+
+#: Chooses a recording, and notes at every frame of the next two seconds of which run the page is and what its picture is said to show.
+FRAMES = """async (index) => {
+  const seen = [], began = performance.now();
+  document.querySelectorAll(".menu-item.recording")[index].click();
+  while (performance.now() - began < 2000) {
+    const area = document.querySelector("#playground-panel-kv .plot-area");
+    seen.push([window.__playground.replay.name, area.getAttribute("aria-label"), area.parentElement.querySelector("figcaption").textContent]);
+    await new Promise(requestAnimationFrame);
+  }
+  return seen;
+}"""
+
+
+def test_no_frame_shows_the_picture_of_another_run(open_bare: Opener) -> None:
+    page = open_bare(reduced_motion="reduce")
+    wait_for_parting(page)
+    page.locator("#playground-tab-kv").click()
+    area = page.locator("#playground-panel-kv .plot-area")
+    area.scroll_into_view_if_needed()
+    expect(area.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    old = area.get_attribute("aria-label")
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(200)  # a menu closes when the page scrolls
+    page.locator("[data-ref=recordings]").click()
+    expect(page.locator(".menu-item.recording").first).to_be_visible()
+    frames = page.evaluate(FRAMES, [one.name for one in RECORDINGS].index("temperature"))
+    after = [frame for frame in frames if frame[0] == "temperature"]
+    assert after and old
+    assert not [frame for frame in after if old in (frame[1], frame[2])]
+
+
+def test_a_picture_out_of_sight_is_brought_up_to_date(open_bare: Opener) -> None:
+    page = open_bare(reduced_motion="reduce", viewport={"width": 1400, "height": 500})
+    wait_for_parting(page)
+    page.locator("#playground-tab-kv").click()
+    area = page.locator("#playground-panel-kv .plot-area")
+    area.scroll_into_view_if_needed()
+    expect(area.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    before = area.get_attribute("aria-label")
+    page.evaluate("scrollTo(0, 0)")
+    expect(area).not_to_be_in_viewport()
+    page.evaluate("document.querySelector('[data-ref=replayStep]').click()")
+    expect(area).not_to_have_attribute("aria-label", before, timeout=10_000)
+    expect(page.locator("#playground-panel-kv figure").first).to_have_attribute("aria-busy", "false")
+    expect(area).not_to_be_in_viewport()
