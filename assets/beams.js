@@ -534,7 +534,7 @@ class BeamPlot extends Plot {
   }
 
   ask(key) {
-    return this.app.call("beam_pipeline", key.run, key.lane, key.step, key.candidate, { theme: key.theme, language: key.language, narrow: key.narrow });
+    return this.app.call("beam_pipeline", this.app.viewed, key.lane, key.step, key.candidate, { theme: key.theme, language: key.language, narrow: key.narrow });
   }
 }
 
@@ -566,38 +566,40 @@ class BeamsPanel {
       el("div.beam-rank-by", {}, el("span.field-label", { "data-t": "beam_penalty" }), this.slider, this.number, this.own), this.table, this.plots[0].root,
       el("h3.plot-title", { "data-t": "beam_cost" }), this.cost, el("h3.plot-title", { "data-t": "beam_kv" }), this.plots[1].root,
       el("h3.plot-title", { "data-t": "beam_variety" }), this.variety, this.plots[2].root);
-    this.soon = debounced(() => this.load(), 150);
+    this.loading = new Asking(() => this.load());
+    this.telling = new Asking(() => this.tell());
   }
 
   /** Whether the lane in focus has beams. */
   get relevant() {
     const { app } = this;
-    return Boolean(app.run && app.run.lanes[app.focused().lane]?.beams.length);
+    return Boolean(app.run && app.seen.lanes[app.focused().lane]?.beams.length);
   }
 
   draw() {
     const { app, picture } = this;
     const { lane, uid } = app.focused();
-    const log = app.run.lanes[lane];
+    const log = app.seen.lanes[lane];
     this.root.style.setProperty("--lane", app.colourOf(uid));
     const key = `${app.run.id}.${lane}`;
     if (this.shown !== key) {
       this.shown = key;
       this.lane = lane;
-      this.penalty = this.tables = this.loaded = null;
+      this.penalty = this.tables = null;
+      this.loading.forget();
       this.forgetNode();
     }
     if (this.spoken !== language) this.speak();
     picture.box.setAttribute("aria-label", t("beam_tree_label", { name: app.laneName(uid, app.run.about?.lanes[lane]) }));
+    const other = picture.log !== log;
     picture.grow(log);
+    const again = other && this.node ? picture.known.get(this.node.key) : null;
+    if (again?.element) picture.select(again, false);
     if (this.node && !picture.known.has(this.node.key)) this.forgetNode();
     this.drawHead(uid, log);
     for (const plot of [...this.plots, this.plot]) plot.want();
-    const state = `${key}.${log.ranked ? "over" : Math.floor(log.beams.length / 8)}`;
-    if (this.loaded !== state) {
-      this.loaded = state;
-      this.load();
-    }
+    this.moment = `${key}.${app.viewed}.${log.ranked ? "over" : Math.floor(log.beams.length / 8)}`;
+    this.ask();
   }
 
   speak() {
@@ -639,26 +641,40 @@ class BeamsPanel {
     this.slider.setAttribute("aria-label", t("beam_penalty"));
   }
 
+  /** What the server tells of this moment: the tables, and the node that is chosen. */
+  ask() {
+    this.loading.want(`${this.moment}.${this.penalty}`);
+    if (this.node) this.telling.want(`${this.moment}.${this.node.key}`);
+  }
+
   // --- one node ----------------------------------------------------------------------------
 
   forgetNode() {
-    this.node = this.answer = this.computed = null;
+    this.node = this.answer = this.computed = this.told = null;
+    this.telling.forget();
     this.plotBox.hidden = true;
     this.detail.replaceChildren(el("p.muted", {}, t("beam_choose")));
   }
 
-  async choose(node) {
-    const { app } = this;
+  choose(node) {
+    if (this.node?.key !== node.key) this.computed = null;
     this.node = node;
-    const asked = (this.asked = {});
-    const answer = await app.call("beam", app.run.id, this.lane, node.step, node.index);
-    if (this.asked !== asked) return;
+    this.ask();
+  }
+
+  async tell() {
+    const { app, node } = this;
+    if (!node) return;
+    const answer = await app.call("beam", app.viewed, this.lane, node.step, node.index);
+    if (this.node !== node) return;
     if (answer.error) {
       this.detail.replaceChildren(el("p.error", {}, said(answer.error.text)));
       return;
     }
+    const told = JSON.stringify([node.key, answer]);
+    if (this.told === told) return; // nothing became of it since
+    this.told = told;
     this.answer = answer;
-    this.computed = null;
     this.drawDetail();
   }
 
@@ -694,7 +710,7 @@ class BeamsPanel {
   rank(penalty) {
     this.penalty = penalty;
     this.drawPenalty();
-    this.soon();
+    this.ask();
   }
 
   drawPenalty() {
@@ -709,10 +725,10 @@ class BeamsPanel {
   async load() {
     const { app } = this;
     const key = this.shown;
-    const answer = await app.call("beams", app.run.id, this.lane, this.penalty);
+    const answer = await app.call("beams", app.viewed, this.lane, this.penalty);
     if (this.shown !== key) return;
     if (answer.error) {
-      if (answer.error.code === "lost") this.shown = null; // asked again at the next drawing
+      if (answer.error.code === "lost") this.loading.forget(); // asked again at the next drawing
       return;
     }
     this.tables = answer;

@@ -1,5 +1,12 @@
 // Below the lanes: a closer look at one step of one lane, at its loop, and at all lanes along time.
 
+Object.assign(TEXTS, {
+  extent: { en: "Figures and tables show", zh: "图表显示" },
+  extent_help: { en: "Of the recording, figures and tables show", zh: "图表显示录制的哪一部分" },
+  extent_played: { en: "what has played", zh: "已播放的部分" },
+  extent_whole: { en: "the whole run", zh: "整个运行" },
+});
+
 class Focus {
   constructor(app, root) {
     this.app = app;
@@ -26,8 +33,10 @@ class Focus {
       return button;
     });
     this.tabs.append(...this.buttons);
+    this.extents = [["extent_played", false], ["extent_whole", true]].map(([key, whole]) => el("button", { type: "button", "data-t": key, "data-whole": String(whole), onclick: () => app.showWhole(whole) }));
+    this.extent = el("div.extent", { hidden: true }, el("span.extent-label", { "data-t": "extent" }), el("div.segmented", { role: "group", "data-t-label": "extent_help" }, this.extents));
     this.nothing = el("p.focus-empty", { "data-t": "focus_empty" });
-    root.append(this.tabs, this.nothing, this.remoteNotes.root);
+    root.append(this.tabs, this.extent, this.nothing, this.remoteNotes.root);
     for (const [name, panel] of Object.entries(this.panels)) {
       Object.assign(panel, { id: `playground-panel-${name}` });
       panel.setAttribute("role", "tabpanel");
@@ -41,8 +50,17 @@ class Focus {
   show(name) {
     this.tab = name;
     memory.write(sessionStorage, "tab", name);
+    if (name === "record") this.recording.forget();
     this.draw();
-    if (name === "record") this.loadRecord();
+  }
+
+  /** Another run is shown: every panel begins anew when it is drawn next. */
+  forget() {
+    for (const panel of [this.beams, this.speculation, this.remote]) panel.shown = null;
+    for (const plot of Object.values(this.plots).flat()) plot.age(null);
+    this.loopKey = null;
+    this.recording.forget();
+    this.recordBody.replaceChildren();
   }
 
   /** Bring what is in view in line with the run and the selection. */
@@ -54,6 +72,8 @@ class Focus {
     const tab = special[this.tab] === false ? "pipeline" : this.tab;
     this.nothing.hidden = started;
     this.tabs.hidden = !started;
+    this.extent.hidden = !started || !app.replay;
+    for (const button of this.extents) button.setAttribute("aria-pressed", String(button.dataset.whole === String(app.wholeRun)));
     for (const button of this.buttons) {
       const selected = button.id === `playground-tab-${tab}`;
       button.setAttribute("aria-selected", String(selected));
@@ -77,7 +97,7 @@ class Focus {
       (remote ? this.remote : this.speculation).draw();
     }
     if (tab === "loop") this.drawLoop();
-    if (tab === "record" && !app.run.live && this.recorded !== app.run.id) this.loadRecord();
+    if (tab === "record") this.recording.want(`${app.viewed}.${app.run.live}`);
     for (const part of this.gpu) part.hidden = !app.run.sampled;
     for (const plot of this.plots[tab] ?? []) plot.want();
   }
@@ -154,7 +174,7 @@ class Focus {
     const { lane, position } = app.focused();
     const text = this.lookBox.value;
     if (!text || !app.run) return;
-    const found = await app.call("lookup", app.run.id, lane, position, text);
+    const found = await app.call("lookup", app.playhead, lane, position, text);
     this.found.classList.toggle("wrong", Boolean(found.error));
     if (found.error) {
       this.found.textContent = said(found.error.text);
@@ -179,7 +199,7 @@ class Focus {
     const { app } = this;
     const { lane, uid } = app.focused();
     const about = app.run.about?.lanes[lane];
-    const log = app.run.lanes[lane];
+    const log = app.seen.lanes[lane];
     if (!about) return;
     const strategy = app.declarations.strategies.find((one) => one.name === about.strategy);
     const key = `${app.run.id}.${lane}`;
@@ -237,6 +257,7 @@ class Focus {
   record() {
     this.recordBody = el("div.record");
     this.copied = el("span.muted", { "aria-live": "polite" });
+    this.recording = new Asking(() => this.loadRecord());
     return el("section.panel", {}, el("div.panel-head", {},
       el("button.secondary", { type: "button", "data-t": "copy", onclick: () => this.copy() }),
       el("button.secondary", { type: "button", "data-t": "download", onclick: () => this.download() }), this.copied), this.recordBody);
@@ -245,10 +266,10 @@ class Focus {
   async loadRecord() {
     const { app } = this;
     if (!app.run?.about) return;
-    const id = app.run.id;
-    const answer = await app.call("record", id);
-    if (app.run?.id !== id) return;
-    if (!app.run.live && !answer.error) this.recorded = id;
+    const { run } = app;
+    const answer = await app.call("record", app.viewed);
+    if (app.run !== run) return;
+    if (answer.error) this.recording.forget();
     this.markdown = answer.markdown ?? "";
     this.recordBody.replaceChildren(...(answer.error ? [el("p.error", {}, said(answer.error.text))] : markdownBlocks(this.markdown)));
   }

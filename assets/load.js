@@ -83,6 +83,10 @@ class LoadPlot extends Plot {
     this.panel = panel;
   }
 
+  get run() {
+    return this.panel.id;
+  }
+
   key() {
     const { app, panel } = this;
     const cells = panel.view ? null : panel.state?.cells.length ?? null; // a figure of the result is drawn once

@@ -23,6 +23,7 @@ class Page {
     this.whole = false; // whether the declarations are all there, or only those that a recording needs
     this.recordings = [];
     this.replay = null; // the recording that plays, if one does
+    this.wholeRun = false; // whether figures and tables tell of all of it, wherever it stands
     this.models = null;
     this.request = null;
     this.run = null;
@@ -161,13 +162,13 @@ class Page {
     this.problem = this.promptError = this.prepared = this.missing = null;
     this.setRequest(recording.about.request);
     const uids = this.request.lanes.map((lane) => lane.uid);
-    this.run = Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
     this.effective = new Map(uids.map((uid, index) => [uid, { model: recording.about.lanes[index].model, stages: recording.about.lanes[index].stages, notes: [] }]));
     this.ranAs = new Map(uids.map((uid) => [uid, this.fingerprint(uid)]));
-    this.stats.tokens = {};
     this.keep();
     memory.write(sessionStorage, "run", { id: recording.run, uids, ranAs: [...this.ranAs] });
     this.replay = new Replay(recording, (packets) => this.replayed(packets));
+    this.wholeRun = false;
+    this.enter(recordedRun(recording, uids));
     this.draw();
     this.editor.draw();
     const guesses = recording.about.lanes.findIndex((lane) => speculative(lane.strategy));
@@ -222,11 +223,7 @@ class Page {
     if (replay.playing) return replay.pause();
     if (replay.ended) {
       replay.again();
-      this.run.lanes = this.run.uids.map(() => new LaneLog());
-      this.run.race = {};
-      this.run.sharedPrompt = null;
-      for (const card of this.lanes.cards.values()) card.strip.clear();
-      this.selection.position = null;
+      this.enter(recordedRun(replay.recording, this.run.uids));
     }
     return replay.play();
   }
@@ -511,6 +508,27 @@ class Page {
     return Boolean(this.run?.live) && this.connection.there;
   }
 
+  /** Whether what the lanes show is changing by itself. */
+  get moving() {
+    return this.live || Boolean(this.replay?.playing);
+  }
+
+  /** By what name the server is asked for what the lanes show: a recording as far as it has played. */
+  get playhead() {
+    const { run, replay } = this;
+    return replay && !replay.ended ? `${run.id}@${replay.next}` : run.id;
+  }
+
+  /** By what name it is asked for figures and tables. */
+  get viewed() {
+    return this.wholeRun ? this.run.id : this.playhead;
+  }
+
+  /** The run of which figures and tables tell. */
+  get seen() {
+    return this.replay && this.wholeRun ? this.replay.whole(this.run.uids) : this.run;
+  }
+
   /** Whether any lane runs on this machine. */
   get needsModel() {
     return this.request.lanes.some((lane) => !lane.server);
@@ -552,12 +570,25 @@ class Page {
   begin(id, uids) {
     this.replay?.leave();
     this.replay = this.missing = null;
-    this.run = new Run(id, uids);
+    this.enter(new Run(id, uids));
     this.made.forget();
-    this.stats.tokens = {};
-    for (const card of this.lanes.cards.values()) card.strip.clear();
-    this.selection.position = null;
     this.bus.follow(id, 0);
+  }
+
+  /** From here on the page shows this run: no view keeps anything of the one before it when it is drawn next. */
+  enter(run) {
+    this.run = run;
+    this.stats.tokens = {};
+    this.selection.position = null;
+    for (const card of this.lanes.cards.values()) card.strip.clear();
+    this.focus.forget();
+    this.lanes.draw();
+  }
+
+  /** Let figures and tables tell of the whole recording, or of it as far as it has played. */
+  showWhole(whole) {
+    this.wholeRun = whole;
+    this.focus.draw();
   }
 
   /** After a reload: the run that this tab was looking at, or the one that the address names. */

@@ -14,6 +14,8 @@ Object.assign(TEXTS, {
   parting_looking: { en: "Looking for the cause…", zh: "正在查找原因…" },
   parting_waiting: { en: "Nothing to compare yet.", zh: "还没有可比较的词元。" },
   parting_same_so_far: { en: "{a} and {b} are the same so far: {count} tokens.", zh: "{a} 与 {b} 目前完全相同：{count} 个词元。" },
+  parting_unsettled: { en: "As they stand, {a} and {b} differ from token {number} on; that isn't settled yet: {searching} can still replace its text.", zh: "就目前所写，{a} 与 {b} 从第 {number} 个词元起不同；但尚未确定：{searching} 仍可能替换已写的文本。" },
+  parting_unsettled_both: { en: "As they stand, {a} and {b} differ from token {number} on; that isn't settled yet: both can still replace their text.", zh: "就目前所写，{a} 与 {b} 从第 {number} 个词元起不同；但尚未确定：两者都仍可能替换已写的文本。" },
   parting_never: { en: "{a} and {b} never part: both wrote the same {count} tokens.", zh: "{a} 与 {b} 始终没有分开：写出了同样的 {count} 个词元。" },
   parting_beginning: { en: "{a} and {b} never part: {short} is the beginning of {long}, the same for all of its {count} tokens.", zh: "{a} 与 {b} 没有分开：{short} 是 {long} 的开头，它的 {count} 个词元全部相同。" },
   parting_mark: { en: "Here {a} and {b} part.", zh: "{a} 与 {b} 在此分开。" },
@@ -63,7 +65,7 @@ class Parting {
     let first = null;
     for (let a = 0; a < run.lanes.length; a++) {
       for (let b = a + 1; b < run.lanes.length; b++) {
-        const position = partingOf(run.lanes[a], run.lanes[b]);
+        const position = this.partingOf(a, b);
         if (position !== null && (first === null || position < first.position)) first = { run: run.id, lanes: [a, b], position };
       }
     }
@@ -74,7 +76,19 @@ class Parting {
   get position() {
     const { lanes } = this;
     if (!lanes) return null;
-    return partingOf(...lanes.map((lane) => this.app.run.lanes[lane]));
+    return this.partingOf(...lanes);
+  }
+
+  /** Where two lanes of the run part for good; null while, or because, they don't. */
+  partingOf(a, b) {
+    const { run } = this.app;
+    return [a, b].some((lane) => rewritable(run.lanes[lane])) ? null : this.differenceOf(a, b);
+  }
+
+  /** Where the texts of two lanes differ as they stand now; null where they don't. */
+  differenceOf(a, b) {
+    const { run } = this.app;
+    return firstDifference(run.lanes[a].tokens, run.lanes[b].tokens, sameToken(run.about, a, b));
   }
 
   choose(side, uid) {
@@ -130,7 +144,7 @@ class Parting {
     return [el("span.parting-cause", {}, said(answer.reason)), el("span.parting-notes", { title: t("parting_margin_help") }, ` ${notes.join(" ")}`)];
   }
 
-  /** Two lanes of which one is the beginning of the other, or which are the same so far. */
+  /** What their texts say of two lanes that don't part, or that may still come to be the same. */
   never() {
     const { run } = this.app;
     const [a, b] = this.lanes;
@@ -138,10 +152,13 @@ class Parting {
     const count = Math.min(first.tokens.length, second.tokens.length);
     const values = { a: this.name(a), b: this.name(b), count };
     if (!count) return t("parting_waiting");
+    const difference = this.differenceOf(a, b);
+    const searching = [a, b].filter((lane) => rewritable(run.lanes[lane]));
+    if (difference !== null) return t(searching.length > 1 ? "parting_unsettled_both" : "parting_unsettled", { ...values, number: difference + 1, searching: this.name(searching[0]) });
     if (first.finished && second.finished && first.tokens.length === second.tokens.length) return t("parting_never", values);
     const [short, long] = first.tokens.length < second.tokens.length ? [a, b] : [b, a];
-    if (run.lanes[short].finished && run.lanes[short].tokens.length < run.lanes[long].tokens.length) return t("parting_beginning", { ...values, short: this.name(short), long: this.name(long) });
-    return t("parting_same_so_far", values);
+    const begins = run.lanes[short].finished && run.lanes[short].tokens.length < run.lanes[long].tokens.length && !searching.length;
+    return begins ? t("parting_beginning", { ...values, short: this.name(short), long: this.name(long) }) : t("parting_same_so_far", values);
   }
 
   draw() {
@@ -284,15 +301,19 @@ class Parting {
   }
 }
 
-/** The first position at which two lanes' tokens differ; null as long as there is none. */
-function partingOf(first, second) {
-  // A beam search may take back what it has said, until it ends.
-  if ([first, second].some((log) => log.beams?.length && !log.finished)) return null;
-  const [a, b] = [first.tokens, second.tokens];
-  const length = Math.min(a.length, b.length);
-  // A server may give no ids, or those of another vocabulary: what it wrote is then compared by its text.
-  const same = (one, other) => one.t === other.t || ((one.chunk || other.chunk) && one.n === other.n);
-  for (let position = 0; position < length; position++) if (!same(a[position], b[position])) return position;
+/** Whether what a lane has written can still be replaced: a beam search may take it back until it ends. */
+const rewritable = (log) => log.beams.length > 0 && !log.finished;
+
+/** Whether a token of lane `a` and one of lane `b` are the same: by id in one vocabulary, by what they write in two. */
+function sameToken(about, a, b) {
+  const oneVocabulary = about?.lanes[a].model === about?.lanes[b].model;
+  return (one, other) => (oneVocabulary ? one.t === other.t : one.n === other.n);
+}
+
+/** The first position at which two lists of tokens differ; null where one is the beginning of the other. */
+function firstDifference(first, second, same) {
+  const length = Math.min(first.length, second.length);
+  for (let position = 0; position < length; position++) if (!same(first[position], second[position])) return position;
   return null;
 }
 

@@ -11,10 +11,11 @@ class Replay {
     this.time = 0;
     this.speed = 1;
     this.playing = false;
-    this.parts = firstParting(recording.packets, recording.about.lanes.length);
+    this.parts = firstParting(recording.packets, recording.about);
     // It stops once, where the lanes part: what happened there is what the page is about.
     this.stopAt = this.parts?.packet ?? null;
     this.told = false; // whether the page has pointed at it
+    this.all = null; // the whole run, once somebody wants it
     this.timer = null;
     this.began = 0;
   }
@@ -95,6 +96,14 @@ class Replay {
     this.heard(came);
   }
 
+  /** The whole run, as the page would know it at the end. */
+  whole(uids) {
+    if (this.all) return this.all;
+    this.all = recordedRun(this.recording, uids);
+    for (const packet of this.recording.packets) this.all.apply({ ...packet, state: { ...this.all.state, phase: "done" } });
+    return this.all;
+  }
+
   /** Everything up to the parting, or to the end, at once. */
   skip() {
     const until = this.stopAt ?? this.recording.packets.length - 1;
@@ -112,33 +121,35 @@ class Replay {
   }
 }
 
+/** A recording as the page shows a run, before anything of it has played. */
+function recordedRun(recording, uids) {
+  return Object.assign(new Run(recording.run, uids), { about: recording.about, recorded: true });
+}
+
 const steppers = (packet) => packet.events.filter(([, kind]) => kind === "step").map(([lane]) => lane);
 
 /** Where the first two lanes part: the lanes, the position, and the packet by which both have their token there; null if none do. */
-function firstParting(packets, count) {
-  const tokens = Array.from({ length: count }, () => []); // lane → [token id, index of its packet]
-  const steady = tokens.map(() => true); // a beam search may change its mind: what it says at a position is known only at the end
+function firstParting(packets, about) {
+  const tokens = about.lanes.map(() => []); // by lane: its tokens, each with the index of its packet
+  const searching = about.lanes.map(() => false); // what a beam search says at a position is settled only at its end
   packets.forEach((packet, index) => {
     for (const [lane, kind, payload] of packet.events) {
-      if (kind !== "token") continue;
-      if (payload.p < tokens[lane].length) steady[lane] = false;
-      tokens[lane].splice(payload.p, Infinity, [payload.t, index]);
+      if (kind === "beams") searching[lane] = true;
+      else if (kind === "token") tokens[lane].splice(payload.p, Infinity, { ...payload, packet: index });
     }
   });
   let first = null;
-  for (let a = 0; a < count; a++) {
-    for (let b = a + 1; b < count; b++) {
-      if (!steady[a] || !steady[b]) continue;
-      const length = Math.min(tokens[a].length, tokens[b].length);
-      let position = 0;
-      while (position < length && tokens[a][position][0] === tokens[b][position][0]) position += 1;
-      if (position < length && (first === null || position < first.position)) {
-        first = { lanes: [a, b], position, packet: Math.max(tokens[a][position][1], tokens[b][position][1]) };
+  for (let a = 0; a < tokens.length; a++) {
+    for (let b = a + 1; b < tokens.length; b++) {
+      if (searching[a] || searching[b]) continue;
+      const position = firstDifference(tokens[a], tokens[b], sameToken(about, a, b));
+      if (position !== null && (first === null || position < first.position)) {
+        first = { lanes: [a, b], position, packet: Math.max(tokens[a][position].packet, tokens[b][position].packet) };
       }
     }
   }
   if (first === null) return null;
   // Where a third lane is at the same position, the picture is whole only when it has its token too.
-  const others = tokens.filter((lane, index) => steady[index] && lane.length > first.position).map((lane) => lane[first.position][1]);
+  const others = tokens.filter((lane, index) => !searching[index] && lane.length > first.position).map((lane) => lane[first.position].packet);
   return { ...first, packet: Math.max(...others) };
 }

@@ -361,6 +361,7 @@ class RemoteSpeculation {
       this.roundsTitle = el("h3.plot-title", { "data-t": "draft_rounds" }), this.rounds, this.roundsHelp,
       this.ledgerTitle = el("h3.plot-title", { "data-t": "draft_ledger" }), this.table,
       this.positionsTitle = el("h3.plot-title", { "data-t": "draft_acceptance" }), this.positions);
+    this.loading = new Asking(() => this.load());
   }
 
   /** Whether the lane in focus ran on a server that told something of its guesses. */
@@ -368,27 +369,30 @@ class RemoteSpeculation {
     const { app } = this;
     if (!app.run) return false;
     const { lane, uid } = app.focused();
-    return Boolean(serverOf(app, uid) && app.run.lanes[lane]?.counted);
+    return Boolean(serverOf(app, uid) && app.seen.lanes[lane]?.counted);
   }
 
   draw() {
     const { app } = this;
     const { lane, uid } = app.focused();
-    const log = app.run.lanes[lane];
+    const log = app.seen.lanes[lane];
     this.root.style.setProperty("--lane", app.colourOf(uid));
     const key = `${app.run.id}.${lane}.${Boolean(log.finished)}.${language}`;
+    if (log.finished) this.loading.want(`${key}.${app.viewed}`);
     this.head.replaceChildren(el("span.swatch", { "aria-hidden": "true" }), el("b", {}, app.laneName(uid)), el("span.muted", {}, ` · ${t("remote_spec_head", { name: serverOf(app, uid) })}`));
     if (this.shown === key) return;
     this.shown = key;
     this.source.textContent = log.finished ? "" : t("remote_spec_wait");
     for (const node of [this.rounds, this.table, this.positions]) node.replaceChildren();
     for (const node of [this.roundsTitle, this.rounds, this.roundsHelp, this.ledgerTitle, this.positionsTitle]) node.hidden = true;
-    if (log.finished) this.load(key, lane, log);
   }
 
-  async load(key, lane, log) {
-    const answer = await this.app.call("server_speculation", this.app.run.id, lane);
-    if (this.shown !== key) return;
+  async load() {
+    const { app, shown } = this;
+    const { lane } = app.focused();
+    const log = app.seen.lanes[lane];
+    const answer = await app.call("server_speculation", app.viewed, lane);
+    if (this.shown !== shown) return;
     if (answer.error) {
       this.source.textContent = said(answer.error.text);
       return;

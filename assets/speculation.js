@@ -234,11 +234,11 @@ class WhichK extends Plot {
   key() {
     const { app, panel } = this;
     if (!app.run?.about || !panel.tables) return null;
-    return { run: app.run.id, lane: panel.lane, factors: panel.moved, state: panel.loaded, theme: app.theme(), language, narrow: this.root.clientWidth < 560 };
+    return { run: app.run.id, view: app.viewed, lane: panel.lane, factors: panel.moved, state: panel.loaded, theme: app.theme(), language, narrow: this.root.clientWidth < 560 };
   }
 
   async ask(key) {
-    const answer = await this.app.call("which_k", key.run, key.lane, key.factors, { theme: key.theme, language: key.language, narrow: key.narrow });
+    const answer = await this.app.call("which_k", key.view, key.lane, key.factors, { theme: key.theme, language: key.language, narrow: key.narrow });
     if (!answer.error) this.panel.curve = answer;
     return answer;
   }
@@ -287,22 +287,24 @@ class SpeculationPanel {
       el("div.draft-factor-box", {}, el("div", {}, this.factors, this.sum, el("div.row", {}, this.run, this.back)), this.which.root),
       title("draft_same"), this.same, title("draft_ledger"), this.table, this.pairs, title("draft_others"), el("p.beam-note", { "data-t": "draft_others_help" }), this.cards);
     this.soon = debounced(() => this.which.want(), 120);
+    this.loading = new Asking(() => this.load());
   }
 
   /** Whether the lane in focus guesses ahead. */
   get relevant() {
     const { app } = this;
-    return Boolean(app.run && app.run.lanes[app.focused().lane]?.drafts.length);
+    return Boolean(app.run && app.seen.lanes[app.focused().lane]?.drafts.length);
   }
 
   draw() {
     const { app } = this;
     const { lane, uid } = app.focused();
-    const log = app.run.lanes[lane];
+    const log = app.seen.lanes[lane];
     this.root.style.setProperty("--lane", app.colourOf(uid));
     const key = `${app.run.id}.${lane}`;
     if (this.shown !== key) {
       this.shown = key;
+      this.loading.forget();
       Object.assign(this, { lane, tables: null, curve: null, loaded: null, moved: {}, k: null, told: null, test: null });
       this.rounds.clear(log);
       this.forget();
@@ -314,11 +316,9 @@ class SpeculationPanel {
     this.rounds.grow(log);
     this.drawHead(uid, log);
     for (const plot of [...this.plots, this.which]) plot.want();
-    const state = `${key}.${app.run.live ? Math.floor(log.drafts.length / 8) : "over"}`;
-    if (this.loaded !== state) {
-      this.loaded = state;
-      this.load();
-    }
+    this.verdict.setAttribute("aria-live", app.moving ? "off" : "polite"); // what changes all the time is not read out
+    this.loaded = `${key}.${app.viewed}.${app.run.live ? Math.floor(log.drafts.length / 8) : "over"}`;
+    this.loading.want(this.loaded);
   }
 
   speak(log) {
@@ -380,10 +380,10 @@ class SpeculationPanel {
   async load() {
     const { app } = this;
     const key = this.shown;
-    const answer = await app.call("speculation", app.run.id, this.lane);
+    const answer = await app.call("speculation", app.viewed, this.lane);
     if (this.shown !== key) return;
     if (answer.error) {
-      if (answer.error.code === "lost") this.shown = null; // asked again at the next drawing
+      if (answer.error.code === "lost") this.loading.forget(); // asked again at the next drawing
       return;
     }
     this.tables = answer;

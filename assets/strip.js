@@ -164,8 +164,7 @@ class Strip {
   }
 
   recolour() {
-    const tokens = this.log?.tokens ?? [];
-    this.nodes.forEach((node, index) => this.colour(node, tokens[index]));
+    this.nodes.forEach((node, index) => this.colour(node, this.shown[index]));
   }
 
   /** Hide what may be the start of a stop string; strike away what came after one. */

@@ -310,7 +310,7 @@ class PipelinePlot extends Plot {
     if (key === null) return null;
     const { uid } = this.app.focused();
     const changes = this.app.whatIf.changes(uid);
-    return changes ? { ...key, slot: this.app.whatIf.slot(uid), changes, thorough: this.app.whatIf.thorough } : key;
+    return changes ? { ...key, ...this.moment(), slot: this.app.whatIf.slot(uid), changes, thorough: this.app.whatIf.thorough } : key;
   }
 
   /** The lane's marks depend on the answer, whether the picture is in sight or not. */
@@ -319,12 +319,12 @@ class PipelinePlot extends Plot {
   }
 
   pause() {
-    return this.key()?.changes && !this.app.live ? 0 : super.pause();
+    return this.key()?.changes && !this.app.moving ? 0 : super.pause();
   }
 
   async ask(key) {
     if (!key.changes) return super.ask(key);
-    const answer = await this.app.call("what_if", key.run, key.lane, key.position, key.changes, { theme: key.theme, language: key.language, narrow: key.narrow, moving: !key.thorough });
+    const answer = await this.app.call("what_if", key.view, key.lane, key.position, key.changes, { theme: key.theme, language: key.language, narrow: key.narrow, moving: !key.thorough });
     this.app.whatIf.heard(key, answer);
     // Where the record can't draw the step under these knobs, it still shows what was.
     return answer.figure ? answer : super.ask(key);

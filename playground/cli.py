@@ -519,9 +519,6 @@ def bench(options: argparse.Namespace) -> int:
     from playground.experiments import server_bench, speculation_bench
     from playground.ui import load_bench, stream_bench
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-
     parts = {
         "decode": lambda: decoding.run(options.pairs, options.tokens, say),
         "speculation": lambda: speculation_bench.run(options.pairs, options.tokens, say),
@@ -539,7 +536,7 @@ def bench(options: argparse.Namespace) -> int:
                 figures[name] = measure()
         except Exception as error:  # one part that can't be measured doesn't take the others' figures along
             failed = 1
-            _say(f"{name} FAILED: {error or type(error).__name__}", sys.stderr)
+            say(f"{name} FAILED: {error or type(error).__name__}", error=True)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
     return failed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import lzma
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ from playground import presets
 from playground.errors import BadValue, Text
 from playground.records.opened import OPENED
 from playground.records.opened import PREFIX as OPENED_PREFIX
+from playground.records.playhead import upto
 from playground.trace import Trace
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "recordings"
 #: What the page calls a recording where it asks for a run.
 PREFIX = "recording:"
+#: And what stands between its name and the number of moments that have played, where the page shows it up to its playhead.
+PLAYED = "@"
 
 #: The strategies and stages that occur in the recordings, as the page's declarations: they are shown before any module of the engine is imported.
 DECLARED = FOLDER / "declared.json"
@@ -145,14 +148,30 @@ def get(name: object) -> Recording:
 
 
 def load(name: str) -> Trace:
-    """The trace of a recording, or of a file that was opened here; not to be changed."""
-    return OPENED.load(name) if name.startswith(OPENED_PREFIX) else _shipped(name)
+    """The trace of a recording, or of a file that was opened here, up to the playhead where its name says one; not to be changed."""
+    whole, at, played = name.partition(PLAYED)
+    if whole.startswith(OPENED_PREFIX):
+        trace = OPENED.load(whole)
+        return _cut(trace, played) if at else trace
+    return _shipped_upto(whole, played) if at else _shipped(whole)
 
 
 @cache
 def _shipped(name: str) -> Trace:
     """A recording's trace, checked like any other file, and read once."""
     return Trace.from_json(lzma.decompress(get(name).path.read_bytes()))
+
+
+@lru_cache(maxsize=256)
+def _shipped_upto(name: str, played: str) -> Trace:
+    return _cut(_shipped(name), played)
+
+
+def _cut(trace: Trace, played: str) -> Trace:
+    cut = upto(trace, int(played)) if played.isdecimal() and len(played) < 10 else None
+    if cut is None:
+        raise BadValue("playhead", Text("This recording has no moment {played}.", "该录制没有第 {played} 个时刻。"), played=repr(played)[:20])
+    return cut
 
 
 @cache

@@ -10,7 +10,7 @@ from playground.measures.formula import plain
 from playground.measures.latency import race_meter, stop_text
 from playground.measures.server_speculation import speculation_record
 from playground.measures.text import output_text
-from playground.trace import TokenChosen, Trace
+from playground.trace import Finished, TokenChosen, Trace
 
 #: The server's own times, as far as it tells them.
 SERVER_TIMES = ("server_queue", "server_ttft", "server_prefill", "server_decode", "server_itl")
@@ -80,6 +80,8 @@ def markdown(trace: Trace) -> str:
     models = ", ".join(f"{model.name} ({', '.join(filter(None, (how, model.device)))})" for model, how in zip(about.models, formats, strict=True))
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     lines += [*note_lines(trace), *server_lines(trace)]
+    if not all(any(trace.of(lane, Finished)) for lane in range(len(about.lanes))):
+        lines += ["", "So far: not every lane has ended."]
     return "\n".join([*lines, "", f"{models} · {about.machine} · {about.created} · seed {about.request.get('seed')} · {versions}"])
 
 

@@ -20,6 +20,7 @@ from playground.measures.distribution import distributions
 from playground.measures.latency import RaceMeter
 from playground.measures.parts import PARTS
 from playground.measures.text import TextJoiner, display_name
+from playground.records.playhead import moments
 from playground.trace import (
     About,
     BeamsAdvanced,
@@ -293,14 +294,7 @@ def replayed(trace: Trace) -> list[dict[str, Any]]:
     known: dict[tuple[str, str], Any] = {}
     made: list[dict[str, Any]] = []
     begun = 0
-    arrived = 0.0
-    for count, (_, event) in enumerate(trace.events, 1):
-        at = event.at if isinstance(event, StepTimed | Finished | ChunkArrived) else None
-        if isinstance(event, ChunkArrived):
-            # A chunk's tokens follow it: what came with the one before is whole now.
-            at, arrived, count = arrived, event.at, count - 1
-        if at is None or count == begun:
-            continue
+    for at, count in moments(trace):
         payloads.upto(count)
         numbers: dict[str, dict[str, Any]] = {}
         for key, values in numbers_json(payloads.numbers, told).items():
