@@ -1,27 +1,29 @@
 """How fast a fully recorded lane is beside transformers' own untraced `generate`, on the default model.
 
 Timings on a shared machine drift, so the two run in turn (A B, then B A), every pair gives one
-ratio, and the median of the ratios is what is quoted.
+ratio, and the median of the ratios is what is quoted. Slow machines make fewer pairs than were asked for.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from playground.backends import catalog, local
 from playground.backends.cores import threads
+from playground.experiments.bounded import Budget
 from playground.presets import CLASSIC_PROMPT
 from playground.request import Request
 from playground.trace import StepTimed, Trace
+
+#: A run that only warms up is this short.
+WARM_UP_TOKENS = 8
 
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"strategy": "greedy"}, {"do_sample": False}),
@@ -33,39 +35,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-#: A part of the bench ends within so many seconds or is given up by name; its pairs stop early enough to leave time for the rest of it.
-PART_SECONDS = 300.0
-PAIRS_SECONDS = 120.0
-
-
-@contextmanager
-def bounded(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in what takes longer; main thread only, and without effect where the system has no alarm."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(*_: object) -> None:
-        raise TimeoutError(f"not measured within {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def pairs_within(most: int, seconds: float = PAIRS_SECONDS, least: int = 1, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
-    """The numbers of the pairs to measure: at least `least`, and no more than fit into so many seconds if all take as long as those so far."""
-    started = clock()
-    for pair in range(most):
-        if pair >= least and (clock() - started) * (pair + 1) / pair > seconds:
-            return
-        yield pair
-
-
 def spread(values: list[float]) -> dict[str, float]:
     """Median with the smallest and largest value beside it."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
@@ -73,12 +42,14 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
     """Measure every setting on the default model; `say` gets one line per finding."""
+    budget = Budget()
     loaded = catalog.Catalog().get(catalog.DEFAULT, device, dtype)
     bandwidth = read_bandwidth(loaded.device)
     figures: dict[str, Any] = {"machine": local.machine(loaded.device), "versions": local.versions(), "read_bandwidth": bandwidth}
-    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, at most {pairs} pairs")
-    for name, (lane, arguments) in SETTINGS.items():
-        figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth)
+    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, up to {pairs} pairs")
+    for number, (name, (lane, arguments)) in enumerate(SETTINGS.items()):
+        own = budget.share(len(SETTINGS) - number)
+        figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth, own)
         say(
             f"{name}: recorded lane {found['recorded']['median']:.1f} tokens/s, generate {found['generate']['median']:.1f} tokens/s, "
             f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}, {found['pairs']} pairs); "
@@ -90,15 +61,15 @@ def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto
 
 
 def against_generate(
-    loaded: catalog.LoadedModel, lane: dict[str, Any], arguments: dict[str, Any], pairs: int, tokens: int, bandwidth: float
+    loaded: catalog.LoadedModel, lane: dict[str, Any], arguments: dict[str, Any], pairs: int, tokens: int, bandwidth: float, budget: Budget
 ) -> dict[str, Any]:
     """Tokens per second of wall time, prompt included, of both; neither may end early."""
     endless = dataclasses.replace(loaded, eos_ids=())
     recorded, generated, ratios = [], [], []
     trace: Trace | None = None
-    recorded_run(endless, lane, tokens)
-    generate_run(loaded, arguments, tokens)
-    for pair in pairs_within(pairs, PAIRS_SECONDS / len(SETTINGS)):
+    recorded_run(endless, lane, min(tokens, WARM_UP_TOKENS))
+    generate_run(loaded, arguments, min(tokens, WARM_UP_TOKENS))
+    for pair in budget.turns(pairs):
         if pair % 2:
             b, held = generate_run(loaded, arguments, tokens)
             a, trace = recorded_run(endless, lane, tokens)
