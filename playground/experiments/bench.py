@@ -1,7 +1,7 @@
 """How fast a fully recorded lane is beside transformers' own untraced `generate`, on the default model.
 
 Timings on a shared machine drift, so the two run in turn (A B, then B A), every pair gives one
-ratio, and the median of the ratios is what is quoted.
+ratio, and the median of the ratios is what is quoted. Slow machines make fewer pairs than were asked for.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ import torch
 
 from playground.backends import catalog, local
 from playground.backends.cores import threads
+from playground.experiments.bounded import Budget
 from playground.presets import CLASSIC_PROMPT
 from playground.request import Request
 from playground.trace import StepTimed, Trace
+
+#: A run that only warms up is this short.
+WARM_UP_TOKENS = 8
 
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"strategy": "greedy"}, {"do_sample": False}),
@@ -38,15 +42,17 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
     """Measure every setting on the default model; `say` gets one line per finding."""
+    budget = Budget()
     loaded = catalog.Catalog().get(catalog.DEFAULT, device, dtype)
     bandwidth = read_bandwidth(loaded.device)
     figures: dict[str, Any] = {"machine": local.machine(loaded.device), "versions": local.versions(), "read_bandwidth": bandwidth}
-    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, {pairs} pairs")
-    for name, (lane, arguments) in SETTINGS.items():
-        figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth)
+    say(f"{figures['machine']} · read bandwidth {bandwidth / 1e9:.1f} GB/s · {tokens} tokens, up to {pairs} pairs")
+    for number, (name, (lane, arguments)) in enumerate(SETTINGS.items()):
+        own = budget.share(len(SETTINGS) - number)
+        figures[name] = found = against_generate(loaded, lane, arguments, pairs, tokens, bandwidth, own)
         say(
             f"{name}: recorded lane {found['recorded']['median']:.1f} tokens/s, generate {found['generate']['median']:.1f} tokens/s, "
-            f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}); "
+            f"ratio {found['ratio']['median']:.3f} (min {found['ratio']['min']:.3f}, max {found['ratio']['max']:.3f}, {found['pairs']} pairs); "
             f"step {found['step_seconds'] * 1e3:.1f} ms + recording {found['recording_seconds'] * 1e3:.2f} ms; "
             f"{found['bandwidth_share']:.0%} of the memory-bandwidth limit; "
             f"most KV cache held: {found['cache_bytes'] / 1e6:.1f} MB, generate {found['generate_cache_bytes'] / 1e6:.1f} MB"
@@ -55,15 +61,15 @@ def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto
 
 
 def against_generate(
-    loaded: catalog.LoadedModel, lane: dict[str, Any], arguments: dict[str, Any], pairs: int, tokens: int, bandwidth: float
+    loaded: catalog.LoadedModel, lane: dict[str, Any], arguments: dict[str, Any], pairs: int, tokens: int, bandwidth: float, budget: Budget
 ) -> dict[str, Any]:
     """Tokens per second of wall time, prompt included, of both; neither may end early."""
     endless = dataclasses.replace(loaded, eos_ids=())
     recorded, generated, ratios = [], [], []
     trace: Trace | None = None
-    recorded_run(endless, lane, tokens)
-    generate_run(loaded, arguments, tokens)
-    for pair in range(pairs):
+    recorded_run(endless, lane, min(tokens, WARM_UP_TOKENS))
+    generate_run(loaded, arguments, min(tokens, WARM_UP_TOKENS))
+    for pair in budget.turns(pairs):
         if pair % 2:
             b, held = generate_run(loaded, arguments, tokens)
             a, trace = recorded_run(endless, lane, tokens)
@@ -78,6 +84,7 @@ def against_generate(
     seconds = statistics.median(step.seconds for step in steps)
     moved = trace.about.models[0].weight_bytes + statistics.median(step.cache_bytes for step in steps)
     return {
+        "pairs": len(ratios),
         "recorded": spread(recorded),
         "generate": spread(generated),
         "ratio": spread(ratios),

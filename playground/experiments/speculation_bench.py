@@ -16,7 +16,8 @@ import torch
 from playground import presets
 from playground.backends import catalog, local
 from playground.backends.cores import threads
-from playground.experiments.bench import endless_config, spread
+from playground.experiments.bench import WARM_UP_TOKENS, endless_config, spread
+from playground.experiments.bounded import Budget
 from playground.request import Request
 from playground.trace import DraftJudged, StepTimed, Trace, VerifyCalibrated
 
@@ -32,15 +33,17 @@ LANES: dict[str, dict[str, Any]] = {
 
 def run(pairs: int, tokens: int, say: Callable[[str], None], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
     """Measure a prompt that is copied and one that isn't; `say` gets one line per finding."""
+    budget = Budget()
     loaded = dataclasses.replace(catalog.Catalog().get(catalog.DEFAULT, device, dtype), eos_ids=())
     figures: dict[str, Any] = {"machine": local.machine(loaded.device), "versions": local.versions()}
-    for name, (_, prompt) in presets.PAIRS.items():
-        figures[name] = found = _on(loaded, prompt, pairs, tokens)
+    for number, (name, (_, prompt)) in enumerate(presets.PAIRS.items()):
+        figures[name] = found = _on(loaded, prompt, pairs, tokens, budget.share(len(presets.PAIRS) - number))
         for schedule in ("fixed", "adaptive"):
             one = found[schedule]
             say(
                 f"{name}, n-gram {schedule} k {K}: {_ratio(one['plain'])} × plain, {_ratio(one['generate'])} × generate with prompt lookup; "
-                f"accepted {one['accepted']} of {one['drafted']} guesses, {one['tokens_per_forward']:.2f} tokens per target forward"
+                f"accepted {one['accepted']} of {one['drafted']} guesses, {one['tokens_per_forward']:.2f} tokens per target forward; "
+                f"{found['rounds']} rounds"
             )
         say(f"{name}, a forward of so many positions ÷ one: " + ", ".join(f"{n}: {cost:.2f}" for n, cost in found["verify"].items()))
     return figures
@@ -50,30 +53,38 @@ def _ratio(found: dict[str, float]) -> str:
     return f"{found['median']:.2f} ({found['min']:.2f} to {found['max']:.2f})"
 
 
-def _on(loaded: catalog.LoadedModel, prompt: str, pairs: int, tokens: int) -> dict[str, Any]:
+def _on(loaded: catalog.LoadedModel, prompt: str, pairs: int, tokens: int, budget: Budget) -> dict[str, Any]:
+    names = (*LANES, "generate")
+    for name in names:
+        _measured(loaded, prompt, name, min(tokens, WARM_UP_TOKENS))
     lanes: dict[str, list[Trace]] = {name: [] for name in LANES}
-    walls: dict[str, list[float]] = {name: [] for name in (*LANES, "generate")}
-    for turn in range(pairs + 1):  # the first round is a warm-up
-        names = list(walls)
+    walls: dict[str, list[float]] = {name: [] for name in names}
+    for turn in budget.turns(pairs):
         for name in names if turn % 2 else reversed(names):
-            if name == "generate":
-                seconds = _generate(loaded, prompt, tokens)
-            else:
-                lanes[name].append(_lane(loaded, prompt, LANES[name], tokens, record=True)[1])
-                seconds, _ = _lane(loaded, prompt, LANES[name], tokens, record=False)
+            seconds, trace = _measured(loaded, prompt, name, tokens)
             walls[name].append(seconds)
-    found: dict[str, Any] = {"verify": _verify(lanes["fixed"][-1])}
+            if trace is not None:
+                lanes[name].append(trace)
+    found: dict[str, Any] = {"rounds": len(walls["generate"]), "verify": _verify(lanes["fixed"][-1])}
     for name in ("fixed", "adaptive"):
         rounds = list(lanes[name][-1].of(0, DraftJudged))
         states = [guess.state for judged in rounds for guess in judged.guesses]
         steps = list(lanes[name][-1].of(0, StepTimed))
         found[name] = {
-            "plain": spread([_seconds(plain) / _seconds(own) for plain, own in zip(lanes["plain"][1:], lanes[name][1:], strict=True)]),
-            "generate": spread([theirs / own for theirs, own in zip(walls["generate"][1:], walls[name][1:], strict=True)]),
+            "plain": spread([_seconds(plain) / _seconds(own) for plain, own in zip(lanes["plain"], lanes[name], strict=True)]),
+            "generate": spread([theirs / own for theirs, own in zip(walls["generate"], walls[name], strict=True)]),
             "drafted": len(states), "accepted": sum(state in ("accepted", "cut") for state in states),
             "tokens_per_forward": sum(step.tokens for step in steps[1:]) / len(steps[1:]),
         }  # fmt: skip
     return found
+
+
+def _measured(loaded: catalog.LoadedModel, prompt: str, name: str, tokens: int) -> tuple[float, Trace | None]:
+    """Wall seconds of one of the lanes without recording and its trace with it; or `generate`'s seconds alone."""
+    if name == "generate":
+        return _generate(loaded, prompt, tokens), None
+    trace = _lane(loaded, prompt, LANES[name], tokens, record=True)[1]
+    return _lane(loaded, prompt, LANES[name], tokens, record=False)[0], trace
 
 
 def _seconds(trace: Trace) -> float:

@@ -19,7 +19,8 @@ from typing import Any
 
 from playground import presets
 from playground.backends.tiny_model import tiny_model
-from playground.experiments.bench import spread
+from playground.experiments.bench import WARM_UP_TOKENS, spread
+from playground.experiments.bounded import Budget, PartFailed
 from playground.line import Comparison, Line, Run
 from playground.request import Limits, Request
 from playground.trace import TokenChosen
@@ -55,13 +56,13 @@ def served(service: Service) -> Iterator[Connection]:
 
 def viewers(pairs: int, tokens: int, say: Callable[[str], None], people: int = PEOPLE) -> dict[str, Any]:
     """One run on the default model with so many viewers, and with one, in turn."""
-    service = Service(Limits())
+    budget, service = Budget(), Service(Limits())
     ratios, updates, longest, shares, missing = [], [], [], [], 0
     with served(service) as clients:
         service.load(None)
-        watched(service, clients, 1, tokens)
-        watched(service, clients, people, tokens)  # both warm up
-        for pair in range(pairs):
+        for count in (1, people):  # both warm up
+            watched(service, clients, count, min(tokens, WARM_UP_TOKENS))
+        for pair in budget.turns(pairs):
             order = (1, people) if pair % 2 else (people, 1)
             seconds, found = {}, {}
             for count in order:
@@ -77,10 +78,17 @@ def viewers(pairs: int, tokens: int, say: Callable[[str], None], people: int = P
         f"longest silence {max(longest):.2f} s; {missing} tokens missing"
     )
     say(
-        f"run with {people} viewers ÷ with 1: {ratio['median']:.3f} (min {ratio['min']:.3f}, max {ratio['max']:.3f}, {pairs} pairs); "
+        f"run with {people} viewers ÷ with 1: {ratio['median']:.3f} (min {ratio['min']:.3f}, max {ratio['max']:.3f}, {len(ratios)} pairs); "
         f"the clients themselves took {statistics.median(shares):.2f} cores of this machine"
     )
-    return {"people": people, "ratio": ratio, "updates_per_second": spread(updates), "longest_silence": max(longest), "missing_tokens": missing}
+    return {
+        "people": people,
+        "pairs": len(ratios),
+        "ratio": ratio,
+        "updates_per_second": spread(updates),
+        "longest_silence": max(longest),
+        "missing_tokens": missing,
+    }
 
 
 def watched(service: Service, clients: Connection, count: int, tokens: int) -> tuple[float, dict[str, Any]]:
@@ -89,13 +97,15 @@ def watched(service: Service, clients: Connection, count: int, tokens: int) -> t
     run = service.line.start(Request.from_json({**presets.classic(), "lanes": lanes}), secrets.token_hex(8))
     service.line.pause(run)
     clients.send(("watch", run.id, count))
-    until(lambda: run.viewers == count and run.phase == "paused", "the viewers did not arrive")
+    until(lambda: (run.viewers == count and run.phase == "paused") or run.ended, "the viewers did not arrive")
     began = time.monotonic()
     service.line.resume(run)
     while not run.ended:
         with run.changed:
             run.changed.wait(timeout=0.5)
     ended = time.monotonic()
+    if run.error is not None:
+        raise PartFailed(run.error.text.en)
     found = clients.recv()
     written = sum(isinstance(event, TokenChosen) for _, event in run.events)
     found["missing"] = sum(written - viewer["tokens"] for viewer in found["viewers"])

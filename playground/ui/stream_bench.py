@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 
 from playground import presets
-from playground.experiments.bench import spread
+from playground.experiments.bench import WARM_UP_TOKENS, spread
+from playground.experiments.bounded import Budget, PartFailed
 from playground.line import Run
 from playground.request import Limits, Request
 from playground.trace import TokenChosen
@@ -29,19 +30,20 @@ from playground.ui.service import Service
 
 def run(pairs: int, tokens: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all three on the default model; `say` gets one line per finding."""
-    service = Service(Limits())
+    budget, service = Budget(), Service(Limits())
     page = build(service)
     launch(page, prevent_thread_lock=True, quiet=True, server_port=None, server_name="127.0.0.1")
     try:
         service.load(None)
-        unwatched_seconds(service, tokens)
-        figures = {"viewer": viewer_cost(service, page.local_url, pairs, tokens), "stop": stop_latency(service), "packets": packet_sizes(service)}
+        unwatched_seconds(service, min(tokens, WARM_UP_TOKENS))
+        figures = {"stop": stop_latency(service), "packets": packet_sizes(service)}
+        figures["viewer"] = viewer_cost(service, page.local_url, pairs, tokens, budget)
     finally:
         page.close()
     viewer, stop, packets = figures["viewer"], figures["stop"], figures["packets"]
     say(
-        f"with a reading viewer ÷ without: {viewer['ratio']['median']:.3f} (min {viewer['ratio']['min']:.3f}, max {viewer['ratio']['max']:.3f}); "
-        f"{viewer['missing_tokens']} of {viewer['tokens']} tokens missing"
+        f"with a reading viewer ÷ without: {viewer['ratio']['median']:.3f} (min {viewer['ratio']['min']:.3f}, max {viewer['ratio']['max']:.3f}, "
+        f"{viewer['pairs']} pairs); {viewer['missing_tokens']} of {viewer['tokens']} tokens missing"
     )
     say(f"Stop while a prompt of {stop['prompt_tokens']} tokens is read: {stop['seconds']['median']:.2f} s (max {stop['seconds']['max']:.2f} s)")
     say(f"bytes per packet around token 400 ÷ around token 40: {packets['ratio']:.2f} ({packets['late']:.0f} ÷ {packets['early']:.0f})")
@@ -60,37 +62,44 @@ def unwatched_seconds(service: Service, tokens: int) -> float:
 
 
 def seconds_running(asked: Run) -> float:
-    """Wall seconds from the first event to the end of the run."""
-    while not asked.events:
+    """Wall seconds from the first event to the end of the run; raises `PartFailed` where it ends in an error."""
+    while not asked.events and not asked.ended:
         time.sleep(0.002)
     started = time.perf_counter()
     while not asked.ended:
         with asked.changed:
             asked.changed.wait(timeout=0.5)
+    if asked.error is not None:
+        raise PartFailed(asked.error.text.en)
     return time.perf_counter() - started
 
 
-def viewer_cost(service: Service, url: str, pairs: int, tokens: int) -> dict[str, Any]:
+def viewer_cost(service: Service, url: str, pairs: int, tokens: int, budget: Budget) -> dict[str, Any]:
     """Interleaved pairs of the same request, read by one client or by nobody."""
     here, there = multiprocessing.Pipe()
     client = multiprocessing.get_context("spawn").Process(target=read_runs, args=(url, there), daemon=True)
     client.start()
+    there.close()  # so that it shows here when the client's process ends
     ratios, missing, expected = [], 0, 0
-    for pair in range(pairs + 1):
+    watched_seconds(service, here, min(tokens, WARM_UP_TOKENS))  # warms the client up
+    for pair in budget.turns(pairs):
         without = unwatched_seconds(service, tokens) if pair % 2 else None
-        asked = service.line.start(classic_lanes(tokens), secrets.token_hex(8))
-        here.send(asked.id)
-        watched = seconds_running(asked)
-        seen = here.recv()
+        watched, written, seen = watched_seconds(service, here, tokens)
         if without is None:
             without = unwatched_seconds(service, tokens)
-        if pair:  # the first pair warms the client up
-            ratios.append(watched / without)
-            written = sum(isinstance(event, TokenChosen) for _, event in asked.events)
-            expected, missing = expected + written, missing + written - seen
+        ratios.append(watched / without)
+        expected, missing = expected + written, missing + written - seen
     here.send(None)
     client.join(timeout=5)
-    return {"ratio": spread(ratios), "tokens": expected, "missing_tokens": missing}
+    return {"pairs": len(ratios), "ratio": spread(ratios), "tokens": expected, "missing_tokens": missing}
+
+
+def watched_seconds(service: Service, client: Connection, tokens: int) -> tuple[float, int, int]:
+    """Seconds of a run that one client reads; how many tokens it wrote, and how many the client saw."""
+    asked = service.line.start(classic_lanes(tokens), secrets.token_hex(8))
+    client.send(asked.id)
+    seconds = seconds_running(asked)
+    return seconds, sum(isinstance(event, TokenChosen) for _, event in asked.events), client.recv()
 
 
 def read_runs(url: str, pipe: Connection) -> None:
@@ -131,6 +140,8 @@ def stop_latency(service: Service, repeats: int = 5) -> dict[str, Any]:
         asked = service.line.start(Request.from_json({"prompt": {"text": text[: 19_000 - repeat]}, "lanes": [{}]}), secrets.token_hex(8))
         with service.line.watch(asked):
             while sum(event.kind == "prompt_read" for _, event in asked.events) < 2 + repeat * 3:
+                if asked.ended:
+                    raise PartFailed(asked.error.text.en if asked.error is not None else "the prompt was read before Stop was pressed")
                 time.sleep(0.002)
             started = time.perf_counter()
             service.line.stop(asked)
