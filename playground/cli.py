@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     models.set_defaults(command="models")
     bench = commands.add_parser("bench", help="measure decoding against transformers' generate, the stream, and thirty people at once")
     bench.add_argument("--json", metavar="FILE", help="write the figures to a file")
-    bench.add_argument("--pairs", type=_count(1), default=10, help="interleaved pairs per figure at most, as time allows (default 10)")
+    bench.add_argument("--pairs", type=_count(1), default=10, help="interleaved pairs per figure at most (default 10)")
     bench.add_argument("--tokens", type=_count(4), default=60, help="tokens per run (default 60)")
     bench.add_argument("--only", choices=("decode", "speculation", "stream", "viewers", "visitors", "servers"), help="measure only one part")
     return top
@@ -515,28 +515,36 @@ def models(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
+    from playground.experiments.bounded import PartFailed, bounded
+
+    if options.json:
+        _writable(Path(options.json))
+    figures: dict[str, Any] = {}
+    failed = False
+    for name, (measure, *arguments) in _bench_parts(options.pairs, options.tokens).items():
+        if options.only not in (None, name):
+            continue
+        try:
+            figures[name] = bounded(measure, *arguments)
+        except PartFailed as error:
+            failed = True
+            say(f"error: {name}: {error}", error=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    return _status(failed)
+
+
+def _bench_parts(pairs: int, tokens: int) -> dict[str, tuple[Any, ...]]:
+    """What is measured, by name, and with what."""
     from playground.experiments import bench as decoding
     from playground.experiments import server_bench, speculation_bench
     from playground.ui import load_bench, stream_bench
 
-    parts = {
-        "decode": lambda: decoding.run(options.pairs, options.tokens, say),
-        "speculation": lambda: speculation_bench.run(options.pairs, options.tokens, say),
-        "stream": lambda: stream_bench.run(options.pairs, options.tokens, say),
-        "viewers": lambda: load_bench.viewers(options.pairs, options.tokens, say),
-        "visitors": lambda: load_bench.visitors(options.tokens, say),
-        "servers": lambda: server_bench.run(32, options.tokens, say),
+    return {
+        "decode": (decoding.run, pairs, tokens, say),
+        "speculation": (speculation_bench.run, pairs, tokens, say),
+        "stream": (stream_bench.run, pairs, tokens, say),
+        "viewers": (load_bench.viewers, pairs, tokens, say),
+        "visitors": (load_bench.visitors, tokens, say),
+        "servers": (server_bench.run, 32, tokens, say),
     }
-    figures, failed = {}, 0
-    for name, measure in parts.items():
-        if options.only not in (None, name):
-            continue
-        try:
-            with decoding.bounded(decoding.PART_SECONDS):
-                figures[name] = measure()
-        except Exception as error:  # one part that can't be measured doesn't take the others' figures along
-            failed = 1
-            say(f"{name} FAILED: {error or type(error).__name__}", error=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
-    return failed

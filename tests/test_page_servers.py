@@ -143,6 +143,22 @@ def test_a_server_lane_streams_with_chunks_numbers_and_its_own_figures(open_page
     expect(card.locator(".token.of-round")).to_have_count(5)
 
 
+def aborting(ask: Ask) -> Reply:
+    """A server that gives every reply up after three tokens."""
+    ends = (None, None, "abort")
+    return vllm(ask, stream=lambda _: chunked([{"choices": [{"text": word, "finish_reason": end}]} for word, end in zip(WORDS, ends, strict=False)]))
+
+
+def test_a_lane_shows_its_servers_own_word_for_an_end_that_is_no_normal_one(open_page: Opener, lab: RecordedServer) -> None:
+    page = open_page(request(on("lab", "far")), ready=False)
+    lab.answer = aborting
+    run_it(page)
+    card = page.locator(".lane").first
+    expect(card.locator(".strip .token")).to_have_count(3)
+    expect(card.locator(".end-mark")).to_have_text("abort")
+    expect(card.locator(".lane-note.wrong")).to_contain_text("“abort”")
+
+
 def test_what_a_server_cannot_do_stands_on_the_lane_before_the_run(open_page: Opener) -> None:
     page = open_page(request(on("lab", "far")), ready=False)
     expect(page.locator("[data-ref=run]")).to_be_enabled(timeout=120_000)
