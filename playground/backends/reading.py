@@ -1,7 +1,8 @@
 """How a model can be read: tried out on a few tokens when it is loaded, because nothing else tells it of every architecture.
 
 Not every model fills the KV cache that it is given: some keep a state of another kind, some keep nothing, some take the cache and
-start over with every piece of the prompt. None of them says so; the next token's scores do.
+start over with every piece of the prompt, some keep a state in their modules, where lanes and beams would share it. None of them says
+so; the next token's scores do.
 """
 
 from __future__ import annotations
@@ -53,17 +54,24 @@ def reading_of(weights: Any, name: str) -> Reading:
             ),
             model=name, kind=weights.config.model_type,
         )  # fmt: skip
-    if (theirs := _generate_scores(weights, trial)) is not None and not _alike(theirs, whole[-1], same):
-        raise ModelUnavailable(
-            "model_unlike_generate",
-            Text(
-                "{model} ({kind}) can't be run here: transformers' own generate feeds it more than the text, and gets other scores.",
-                "{model}（{kind}）无法在此运行：transformers 的 generate 给它的输入不止文本，得到的分数不同。",
-            ),
-            model=name, kind=weights.config.model_type,
-        )  # fmt: skip
+    if not _as_generate(weights, trial, 1, same):
+        raise _unlike_generate(weights, name)
     ways: tuple[tuple[Reading, tuple[int, ...]], ...] = (("in_pieces", PIECES), ("prompt_at_once", AT_ONCE))
-    return next((reading for reading, ends in ways if _holds(weights, trial, ends, whole, same)), "whole_text")
+    reading = next((reading for reading, ends in ways if _holds(weights, trial, ends, whole, same)), None)
+    if reading is None and not _as_generate(weights, trial, 4, same):  # what generate keeps between forwards is not what the text says
+        raise _unlike_generate(weights, name)
+    return reading or "whole_text"
+
+
+def _unlike_generate(weights: Any, name: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        "model_unlike_generate",
+        Text(
+            "{model} ({kind}) can't be run here: transformers' own generate gets other scores than the text alone gives.",
+            "{model}（{kind}）无法在此运行：transformers 的 generate 得到的分数与仅凭文本得到的不同。",
+        ),
+        model=name, kind=weights.config.model_type,
+    )  # fmt: skip
 
 
 def _trial(weights: Any) -> Tensor:
@@ -86,38 +94,29 @@ def _scores(model: TransformersModel | WholeTextModel, trial: Tensor, ends: tupl
         assert isinstance(logits, Tensor)
         pieces.append(logits[0])
         begun = end
-    return torch.cat(pieces)
+    return torch.cat(pieces) if pieces else trial.new_empty(0, 0)
 
 
 def _holds(weights: Any, trial: Tensor, ends: tuple[int, ...], whole: Tensor, same: float) -> bool:
-    """Whether the cache holds as many tokens as were read in such pieces, gives the scores of the whole text, and is the lane's own."""
-    ends = (*(end for end in ends if end < len(trial)), len(trial))
+    """Whether the cache holds as many tokens as were read in such pieces, all that the scores depend on, and lets its rows be chosen."""
+    before, last = len(trial) - 1, trial[None, -1:]
     try:
         with torch.inference_mode():
             model = TransformersModel(weights)
-            read = _scores(model, trial, ends)
-            held = model.length == len(trial) and model.cache_bytes > 0
-            return held and _alike(read, whole, same) and _is_its_own(weights, trial, ends, whole, same)
+            read = _scores(model, trial, (*(end for end in ends if end < before), before) if before else ())
+            if model.length != before or (before and not model.cache_bytes):
+                return False
+            # What another lane reads meanwhile, or another beam, must change nothing: some models keep their state beside the cache.
+            model.fork().forward(trial[None, :1])
+            beams = model.fork()
+            beams.select_rows([0, 0])
+            twice = beams.forward(torch.cat([last, last]))
+            scores = torch.cat([*read, *model.forward(last)[0], *twice[:, -1]]).view(-1, whole.shape[-1])
+            return _alike(scores, torch.cat([whole, whole[-1:], whole[-1:]]), same)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # a model may refuse the cache in any way; the whole text is the other one
         return False
-
-
-def _is_its_own(weights: Any, trial: Tensor, ends: tuple[int, ...], whole: Tensor, same: float) -> bool:
-    """Whether all state lies in the cache: what a model keeps in its modules is written over by other lanes, and not reordered with beams."""
-    model = TransformersModel(weights)
-    others = trial.flip(0)
-    model.forward(torch.stack([others[: ends[0]], trial[: ends[0]]]))
-    model.select_rows([1, 1])
-    model.fork().forward(others[None, ends[0] : ends[0] + 1].expand(2, -1))
-    begun, scores = ends[0], [whole[: ends[0]].expand(2, -1, -1)]
-    for end in ends[1:]:
-        logits = model.forward(trial[None, begun:end].expand(2, -1), end - begun)
-        assert isinstance(logits, Tensor)
-        scores.append(logits)
-        begun = end
-    return _alike(torch.cat(scores, dim=1), whole.expand(2, -1, -1), same)
 
 
 def _alike(ours: Tensor, theirs: Tensor, same: float) -> bool:
@@ -127,16 +126,20 @@ def _alike(ours: Tensor, theirs: Tensor, same: float) -> bool:
     return bool((apart <= same * spread + 1e-6).all())
 
 
-def _generate_scores(weights: Any, trial: Tensor) -> Tensor | None:
-    """The scores `[V]` behind the trial as `generate` gets them; None where it can't be asked."""
+def _as_generate(weights: Any, trial: Tensor, tokens: int, same: float) -> bool:
+    """Whether `generate` gets the scores of the whole text for the next few tokens; more than one are written over its own cache."""
     asked = GenerationConfig(
-        max_new_tokens=1, do_sample=False, num_beams=1, use_cache=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
+        max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, num_beams=1, use_cache=tokens > 1, pad_token_id=0,
+        output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
     try:
         with torch.inference_mode():
             answer = weights.generate(trial[None], attention_mask=torch.ones_like(trial)[None], generation_config=asked)
-            return answer.logits[0][0].float()
+            theirs = torch.cat(answer.logits).float()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # then no text of it can differ from ours
-        return None
+        return True
+    with torch.inference_mode():
+        ours = _scores(WholeTextModel(weights), answer.sequences[0, :-1], (len(answer.sequences[0]) - 1,))
+    return _alike(theirs, ours[-len(theirs) :], same)

@@ -9,6 +9,7 @@ from playground.measures.formula import Formula, worked
 from playground.measures.kv import CachePoint, cache_series, model_of
 from playground.trace import StepTimed, Trace
 
+NO_CACHE = Text("no KV cache (every forward reads the whole text)", "没有 KV 缓存（每次前向都重读全文）")
 EMPTY = Text("No lane has filled its KV cache yet.", "还没有通道写入 KV 缓存。")
 
 
@@ -67,6 +68,9 @@ def _formulas(trace: Trace, lanes: dict[int, tuple[CachePoint, ...]], look: Look
         result = f"= {model.cache_bytes_per_token:,} {look.say(Text('B per token and row', 'B/词元/行'))} · {look.say(verdict)}"
         # A phone has no room for it on one line, and notes don't wrap.
         told += [literal(model.name, 40), formula, result] if look.narrow else [f"{literal(model.name, 26)} · {formula} {result}"]
+    for number, series in lanes.items():
+        if not series[-1].tokens:
+            told.append(f"{lane_name(trace, number)}: {look.say(NO_CACHE)}")
     return told
 
 
@@ -93,7 +97,10 @@ def describe(trace: Trace, lane: int | None, position: int | None, look: Look) -
         return EMPTY
     english, chinese = [], []
     for name, last, product in rows:
-        if last.agrees and product.gives is not None:
+        if not last.tokens:
+            english.append(f"{name}: {NO_CACHE.en}")
+            chinese.append(f"{name}：{NO_CACHE.zh}")
+        elif last.agrees and product.gives is not None:
             english.append(f"{name}: {product.arithmetic} = {product.gives.en}")
             chinese.append(f"{name}：{product.arithmetic} = {product.gives.zh}")
         else:
