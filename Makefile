@@ -1,9 +1,11 @@
 # Everything runs in .venv, and each target makes what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format bench gpu-check vllm-check ready chromium model clean
+.PHONY: help run test check coverage lint format bench gpu-check vllm-check ready chromium model clean
 
 PY := .venv/bin/python
+# Two files of tests at a time; PARALLEL= runs one after the other.
+PARALLEL := -n 2 --dist loadfile
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -12,10 +14,13 @@ run: .venv/installed  ## the app on http://127.0.0.1:7860
 	$(PY) app.py
 
 test: ready lint  ## everything: lint, then every test, with the default model and a browser
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 check: .venv/installed-tests lint  ## quick: lint, and the tests that need neither a browser nor the default model
-	$(PY) -m pytest -m "not browser and not slow" $(ARGS)
+	$(PY) -m pytest $(PARALLEL) -m "not browser and not slow" $(ARGS)
+
+coverage: .venv/installed-tests  ## the quick tests, and which statements of the package they run
+	$(PY) -m pytest $(PARALLEL) -m "not browser and not slow" --cov=playground --cov-report=term:skip-covered $(ARGS)
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

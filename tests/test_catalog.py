@@ -425,6 +425,7 @@ def test_a_hub_that_is_not_there_fails_fast(tmp_path: Path) -> None:
     assert "127.0.0.1" in answer["en"] and "127.0.0.1" in answer["zh"]
 
 
+@pytest.mark.slow
 def test_a_hub_that_never_answers_fails_fast(tmp_path: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -21,9 +24,26 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in this process: importing torch anew for each would take longer than all of them."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin or "")),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = main(arguments)
+        except SystemExit as end:  # argparse's own
+            status = int(end.code or 0)
+    return subprocess.CompletedProcess(list(arguments), status, out.getvalue(), err.getvalue())
+
+
+def run_apart(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command as a user types it, in a process of its own."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "playground", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def test_compare_prints_the_record_and_writes_the_trace(tmp_path: Path) -> None:
@@ -128,7 +148,7 @@ def test_a_recording_that_failed_is_not_written(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_compare_runs_the_classic_experiment_on_the_default_model(tmp_path: Path, default_model_folder: Path) -> None:
     file = tmp_path / "trace.json"
-    done = run("compare", "--prompt", "The capital of France is", "--raw", "--max-new-tokens", "12", "--json", str(file))
+    done = run_apart("compare", "--prompt", "The capital of France is", "--raw", "--max-new-tokens", "12", "--json", str(file))
     assert done.returncode == 0, done.stderr
     trace = json.loads(file.read_text())
     assert [lane["name"] for lane in trace["about"]["lanes"]] == ["greedy", "beam 4", "top-p", "top-k"]

@@ -99,6 +99,7 @@ def test_a_seed_means_nothing_to_greedy() -> None:
     assert tokens_of(run_alone(toy_task(ToyModel(), seed=1), GREEDY)) == tokens_of(run_alone(toy_task(ToyModel(), seed=2), GREEDY))
 
 
+@pytest.mark.slow
 def test_sampling_follows_the_exact_distribution() -> None:
     """G-test of the joint of the first two tokens against the model's own probabilities, 6,000 draws."""
     model, wanted, draws = ToyModel(size=6, spread=1.0), [stage(top_k=4)], 6000

@@ -98,6 +98,7 @@ def test_a_token_that_a_stage_removed_is_told() -> None:
     assert divergence.b.removed_by == "top_k" and divergence.b.final[1] == 0.0 and (divergence.b.raw[1] or 0.0) > 0.0
 
 
+@pytest.mark.slow
 def test_several_settings_together_are_the_cause_where_none_is_alone() -> None:
     """Of many pairs of lanes that differ in two stages, each cause holds: with all of it the other's token comes out."""
     found: list[Divergence] = []

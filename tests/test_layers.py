@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 LEAVES = {"errors", "trace"}
 BELOW_THE_SCREEN = {
-    "errors", "trace", "terminal", "engine", "request", "presets", "line", "backends", "measures", "figures", "policies", "lessons",
+    "errors", "trace", "terminal", "engine", "request", "presets", "expected", "line", "backends", "measures", "figures", "policies", "lessons",
     "experiments", "records",
 }  # fmt: skip
 
@@ -24,7 +24,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "engine": LEAVES,
     "request": {"engine", "errors"},
     "presets": {"request", "errors"},
-    "line": {"request", *LEAVES},
+    "expected": {"engine", "request", *LEAVES},
+    "line": {"expected", "request", *LEAVES},
     "backends": {"engine", "request", *LEAVES},
     "measures": LEAVES,
     "figures": {"measures", *LEAVES},

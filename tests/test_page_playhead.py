@@ -209,11 +209,19 @@ def test_figures_and_tables_follow_the_playhead_until_the_whole_run_is_wanted(op
     expect(caption).to_contain_text(f"{page.locator('.lane .measure', has_text='KV').locator('b').first.text_content()} MB")
     whole = page.locator(".extent [data-whole=true]")
     whole.click()
-    expect(caption).to_contain_text("greedy: 123 tokens")
+    expect(caption).to_contain_text("greedy: 123 × 1")
     expect_record(page, [80] * 4)
     assert recorded_counts(page) != [80] * 4  # the lanes still stand where they stood
     page.locator(".extent [data-whole=false]").click()
     expect(page.locator(".record tbody tr td:nth-child(4)").first).to_have_text(str(recorded_counts(page)[0]))
+
+
+def accepted_at_rest(page: Page) -> str:
+    """What the head of the rounds says once the recording stands still."""
+    page.wait_for_function("!window.__playground.replay.playing")
+    page.evaluate("() => new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
+    head = page.locator(".speculation:not(.remote-speculation) .where").text_content()
+    return re.search(r"\d+ of \d+ guesses accepted", head)[0]
 
 
 def test_the_speculation_tab_tells_of_one_moment(open_bare: Opener) -> None:
@@ -223,7 +231,7 @@ def test_the_speculation_tab_tells_of_one_moment(open_bare: Opener) -> None:
     page.wait_for_function("window.__playground.replay.tokens[1].length > 20")
     page.locator("[data-ref=replayPlay]").click()
     head, verdict = page.locator(".speculation:not(.remote-speculation) .where"), page.locator(".draft-verdict")
-    here = re.search(r"\d+ of \d+ guesses accepted", head.text_content())[0]
+    here = accepted_at_rest(page)
     expect(verdict).to_contain_text(here)
     page.locator(".extent [data-whole=true]").click()
     expect(head).to_contain_text("51 of 85 guesses accepted")
@@ -243,7 +251,7 @@ def test_the_speculation_tab_tells_of_one_moment(open_bare: Opener) -> None:
     page.locator("[data-ref=replayPlay]").click()
     page.wait_for_function("window.__playground.replay.tokens[1].length > 8")
     page.locator("[data-ref=replayPlay]").click()
-    here = re.search(r"\d+ of \d+ guesses accepted", head.text_content())[0]
+    here = accepted_at_rest(page)
     assert here != "51 of 85 guesses accepted"
     expect(verdict).to_contain_text(here)
 

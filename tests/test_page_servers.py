@@ -167,7 +167,7 @@ def test_what_a_server_cannot_do_stands_on_the_lane_before_the_run(open_page: Op
     expect(page.locator('[data-knob="min_p"] .stage-off')).to_have_text("refused by lab")
     page.keyboard.press("Escape")
     page.locator(".lane-strategy").select_option("beam")
-    expect(page.locator(".lane-note.wrong")).to_contain_text("not while it streams", timeout=30_000)
+    expect(page.locator("[data-ref=statusText]")).to_contain_text("not while it streams", timeout=30_000)
     expect(page.locator(".lane-strategy")).to_have_value("greedy")
 
 

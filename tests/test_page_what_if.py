@@ -184,6 +184,8 @@ def test_a_greedy_lane_says_that_temperature_does_nothing_and_can_roll_the_die(o
     page.keyboard.press("Escape")
     colder(page)
     expect(page.locator(".what-if-note")).to_contain_text("temperature, top-k, top-p and min-p can't change which one that is")
+    expect(page.locator(".what-if-result")).to_contain_text("No token changes: all 6 stay.", timeout=30_000)
+    page.get_by_role("button", name="the whole run").click()
     expect(page.locator(".what-if-result")).to_contain_text("No token changes: all 80 stay.", timeout=30_000)
     page.get_by_role("button", name="by the die").click()
     expect(page.locator(".what-if-result")).to_contain_text("the first that changes", timeout=30_000)

@@ -292,6 +292,7 @@ def any_request(rng: random.Random) -> Any:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_thousand_random_requests_end_in_a_trace_or_a_clear_error() -> None:
     rng = random.Random(2026)
     loaded = tiny_loaded()

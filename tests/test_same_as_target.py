@@ -51,6 +51,7 @@ def test_the_verdict_never_claims_a_proof() -> None:
 KNOBS = {"drafter": "early_exit", "exit_layer": 1, "drafting": "probabilistic", "k": 2, "schedule": "fixed", "temperature": 0.6, "top_k": 4}
 
 
+@pytest.mark.slow
 def test_speculation_writes_the_target_s_distribution() -> None:
     told: list[int] = []
     found = same_as_target(asked(**KNOBS), asked(**KNOBS).lanes[0], lambda _: tiny_loaded(), 150, told.append)

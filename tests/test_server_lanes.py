@@ -783,6 +783,7 @@ def test_thirty_two_streams_at_once_all_arrive_whole(lab: RecordedServer, monkey
         assert "".join(event.text for _, event in events if isinstance(event, ChunkArrived)) == CAT, events[-1]
 
 
+@pytest.mark.slow
 def test_the_bench_follows_every_chunk_of_every_stream() -> None:
     said: list[str] = []
     figures = server_bench.run(3, 4, said.append)

@@ -189,6 +189,7 @@ def finished(service: Service, load: str) -> dict[str, Any]:
     raise AssertionError(state)
 
 
+@pytest.mark.slow
 def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) -> None:
     wanted = {
         "baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 3, "max_new_tokens": 48, "slo_tpot": 1.0,
@@ -217,6 +218,7 @@ def test_the_experiment_gives_its_record_and_is_one_at_a_time(service: Service) 
     assert service.load_view(again["load"], None, None)["compared"] == view["compared"] and "speed-up" in saved["markdown"]["en"]
 
 
+@pytest.mark.slow
 def test_figures_grow_while_the_experiment_runs_and_a_broken_one_keeps_its_cells(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 4, "max_new_tokens": 48}
     whole = LoadExperiment._cell
@@ -258,6 +260,7 @@ def test_one_server_is_restarted_in_between(service: Service, lab: RecordedServe
     assert "one after the other" in view["notes"][0]["en"] and len(view["compared"]) == 2 and view["verdict"] is not None
 
 
+@pytest.mark.slow
 def test_an_answer_is_put_to_the_test_by_its_own_setting(service: Service, lab: RecordedServer, bare: RecordedServer) -> None:
     wanted = {
         "baseline": "bare", "speculative": "lab", "concurrency": [1, 2], "repeats": 2, "requests": 3, "max_new_tokens": 48,

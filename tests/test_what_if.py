@@ -102,6 +102,7 @@ def share(counts: Counter[str], verdict: str) -> float:
 # --- against the truth -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_tiny_models_no_answer_is_wrong_and_few_are_open() -> None:
     counts: Counter[str] = Counter()
     for family in FAMILIES:
@@ -113,6 +114,7 @@ def test_on_tiny_models_no_answer_is_wrong_and_few_are_open() -> None:
     assert min(counts["same"], counts["flips"], counts["flips_unrecorded"]) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [2.0, 3.0])
 def test_where_the_rest_is_large_no_answer_is_wrong(spread: float) -> None:
     """5,000 tokens of which 50 are recorded: up to half of the probability lies in the rest."""

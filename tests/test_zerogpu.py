@@ -401,6 +401,7 @@ def test_a_model_that_leaves_the_cpu_keeps_its_key_and_computes_as_transformers_
     assert not any("forward" in vars(module) for module in meta.model.modules())
 
 
+@pytest.mark.slow
 def test_the_app_imports_spaces_before_torch_and_names_its_gpu_function_before_launch(tmp_path: Path) -> None:
     (tmp_path / "spaces.py").write_text(
         "import sys\nassert 'torch' not in sys.modules\nmade = []\ndef GPU(duration):\n    return lambda task: made.append(task) or task\n"
