@@ -237,6 +237,17 @@ def test_every_shown_range_holds_what_a_run_with_the_changed_knobs_records(famil
     compare(result.selected.view, expected)
 
 
+def test_a_forced_end_revives_a_token_that_other_stages_removed() -> None:
+    """In vLLM's order an end is forced after top-k: the one token that is left may be one that top-k had removed."""
+    lane = ToyLane(knobs={"temperature": 0.8, "top_k": 3}, seed=4, order="vllm", eos=(2,))
+    model = TransformersModel(tiny_model("qwen"))
+    trace = toy_trace([("qwen", model)], [lane], 1)
+    expected = next(toy_trace([("qwen", model)], [replace(lane, knobs={**lane.knobs, "forced_eos": True})], 1).of(0, TokenChosen)).view
+    selected = what_if(trace, 0, {"forced_eos": True}, position=0).selected
+    assert selected is not None and expected.stages[-1].alive == 1
+    compare(selected.view, expected)
+
+
 def compare(view: EstimatedStepView, expected: StepView) -> None:
     """Every number that is shown of an estimated step is the one that a run records, or a range that holds it."""
     assert [stage.stage for stage in view.stages] == [stage.stage for stage in expected.stages]

@@ -372,6 +372,9 @@ class Known:
         dead = int((after[0, changed] == -np.inf).sum())
         whole = self.rest_alive[0] >= vocabulary - len(self.ids)
         few, many = max(self.rest_alive[0] - dead, 0.0), self.rest_alive[1] - (dead if whole else 0)
+        if not whole:  # a forced token comes back from the dead here, too
+            before[0, different] = -np.inf
+            many += float(np.isfinite(process(torch.from_numpy(before)).numpy()[0, different]).sum())
         return known._with(moved=moved[left], moved_highs=highs[left], rest_alive=(few, many))
 
     def scaled(self, temperature: float) -> Known:
